@@ -1,0 +1,26 @@
+"""What every test gets: the leak gate, async tests, and the real servers by name."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+pytest_plugins = ("tests.leakgate", "tests.asynctests")
+
+SERVERS = Path(__file__).resolve().parent.parent / ".env" / "servers.json"
+
+
+@pytest.fixture(scope="session")
+def real_server() -> Callable[..., list[str]]:
+    """`real_server("filesystem", folder)` is the command line of a real third-party server."""
+
+    def command(name: str, *append: object) -> list[str]:
+        index = json.loads(SERVERS.read_text()) if SERVERS.exists() else {}
+        if name not in index:
+            pytest.fail(f"the real server {name!r} is not installed here; run `make setup`", pytrace=False)
+        return [*index[name]["command"], *(str(each) for each in append)]
+
+    return command
