@@ -1,0 +1,294 @@
+"""Every exception a user of Moorings can meet.
+
+::
+
+    MooringsError                      code, server, what happened, what to do next
+    ├── ConfigError                    the configuration must be mended
+    ├── MisuseError                    the caller must mend the program
+    │   ├── WrongLoopError             an async host used from another event loop, or the blocking one on its loop thread
+    │   └── HostClosedError            used before start or after close
+    ├── StartError                     a server could not be brought up
+    │   ├── CommandNotFound            ... its program is not there
+    │   └── ServerDied                 ... it exited (also in the middle of a call)
+    ├── RequiredServerMissing          ``wait_ready`` or a run wanted it
+    ├── UnknownServer, UnknownTool     no such name; also UnknownResource
+    ├── RunTimeout                     an agent run passed its deadline (also a TimeoutError)
+    └── CallError                      how a call ended, if not with a result (law 4)
+        ├── Refused                    the server said no, or it was turned away before it ran
+        ├── NotSent                    it never left: safe to repeat
+        ├── AmbiguousDelivery          sent, no answer: the effect may have happened
+        ├── CallTimeout                its limit passed (also a TimeoutError)
+        └── CallCancelled              it was cancelled, and the server told so
+
+Split by who must act: the peer, the configuration, the caller. Codes are stable; texts may get better. An error text
+says what happened, how long was waited of what was allowed, and the next step; it is never empty.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+__all__ = [
+    "AmbiguousDelivery",
+    "CallCancelled",
+    "CallError",
+    "CallTimeout",
+    "CommandNotFound",
+    "ConfigError",
+    "HostClosedError",
+    "MisuseError",
+    "MooringsError",
+    "NotSent",
+    "Refused",
+    "RequiredServerMissing",
+    "RunTimeout",
+    "ServerDied",
+    "StartError",
+    "UnknownResource",
+    "UnknownServer",
+    "UnknownTool",
+    "WrongLoopError",
+]
+
+
+class MooringsError(Exception):
+    """Base of all. ``str()`` gives one readable text; the parts are attributes."""
+
+    code: ClassVar[str] = "MOOR_ERROR"
+
+    def __init__(self, message: str, *, server: str | None = None, fix: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.server = server
+        """Name of the server concerned, if one is."""
+        self.fix = fix
+        """The next step, if one is known."""
+
+    def __str__(self) -> str:
+        where = f"server {self.server!r}: " if self.server else ""
+        next_step = f" Next step: {self.fix}" if self.fix else ""
+        return f"{where}{self.message}{next_step} [{self.code}]"
+
+
+class ConfigError(MooringsError):
+    """A configuration that cannot be used. Nothing of it was started."""
+
+    code = "MOOR_CONFIG"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        file: str | None = None,
+        key: str | None = None,
+        line: int | None = None,
+        server: str | None = None,
+        fix: str | None = None,
+    ) -> None:
+        super().__init__(message, server=server, fix=fix)
+        self.file = file
+        self.key = key
+        self.line = line
+
+    def __str__(self) -> str:
+        place = self.file or ""
+        if self.line is not None:
+            place += f":{self.line}"
+        parts = [p for p in (place, self.key, self.message) if p]
+        next_step = f" Next step: {self.fix}" if self.fix else ""
+        return f"{': '.join(parts)}{next_step} [{self.code}]"
+
+
+class MisuseError(MooringsError):
+    """The program uses Moorings in a way that cannot work. Raised at once, never a hang."""
+
+    code = "MOOR_MISUSE"
+
+
+class WrongLoopError(MisuseError):
+    """Called from an event loop or thread from which it would hang."""
+
+    code = "MOOR_WRONG_LOOP"
+
+
+class HostClosedError(MisuseError):
+    """The host is not running: not started yet, or closed."""
+
+    code = "MOOR_HOST_CLOSED"
+
+
+class StartError(MooringsError):
+    """A server could not be brought up."""
+
+    code = "MOOR_START"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        server: str | None = None,
+        fix: str | None = None,
+        elapsed: float | None = None,
+        allowed: float | None = None,
+        exit_code: int | None = None,
+        stderr_tail: str = "",
+    ) -> None:
+        super().__init__(message, server=server, fix=fix)
+        self.elapsed = elapsed
+        """Seconds waited."""
+        self.allowed = allowed
+        """Seconds allowed."""
+        self.exit_code = exit_code
+        """Exit code of the process (negative: the signal that ended it), if it is dead and this is known."""
+        self.stderr_tail = stderr_tail
+        """The last lines of its stderr."""
+
+    def __str__(self) -> str:
+        text = super().__str__()
+        if self.elapsed is not None and self.allowed is not None:
+            text += f" (after {self.elapsed:.1f} s of {self.allowed:.1f} s allowed)"
+        if self.stderr_tail:
+            text += "\n  last lines of its stderr:\n" + "\n".join(
+                "    " + line for line in self.stderr_tail.strip().splitlines()[-12:]
+            )
+        return text
+
+
+class CommandNotFound(StartError):
+    """The program of a server is not there. Nothing is tried again until the configuration changes."""
+
+    code = "MOOR_COMMAND_NOT_FOUND"
+
+
+class ServerDied(StartError):
+    """The process of a server ended, or closed its stdout."""
+
+    code = "MOOR_SERVER_DIED"
+
+
+class RequiredServerMissing(MooringsError):
+    """One or more servers marked ``required`` are not ready."""
+
+    code = "MOOR_REQUIRED_MISSING"
+
+    def __init__(self, message: str, *, missing: dict[str, str], fix: str | None = None) -> None:
+        super().__init__(message, server=None, fix=fix)
+        self.missing = missing
+        """Server name → why it is not ready."""
+
+
+class UnknownServer(MooringsError):
+    """No server of that name is in this host."""
+
+    code = "MOOR_UNKNOWN_SERVER"
+
+
+class UnknownTool(MooringsError):
+    """No tool (or prompt) of that name is in the catalog."""
+
+    code = "MOOR_UNKNOWN_TOOL"
+
+
+class UnknownResource(MooringsError):
+    """No server is known to hold that resource, or more than one does."""
+
+    code = "MOOR_UNKNOWN_RESOURCE"
+
+
+class RunTimeout(MooringsError, TimeoutError):
+    """An agent run passed its deadline; all it had begun was ended."""
+
+    code = "MOOR_RUN_TIMEOUT"
+
+    def __init__(self, message: str, *, elapsed: float, allowed: float) -> None:
+        super().__init__(message)
+        self.elapsed = elapsed
+        self.allowed = allowed
+
+
+class CallError(MooringsError):
+    """How a call ended, if not with a result. ``sent`` says whether the effect may have happened."""
+
+    code = "MOOR_CALL"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        server: str | None = None,
+        tool: str | None = None,
+        sent: bool,
+        elapsed: float = 0.0,
+        allowed: float | None = None,
+        fix: str | None = None,
+    ) -> None:
+        super().__init__(message, server=server, fix=fix)
+        self.tool = tool
+        """Raw name of the tool, or the method of another request."""
+        self.sent = sent
+        """True if any byte of it left: its effect may have happened."""
+        self.elapsed = elapsed
+        """Seconds since the call began."""
+        self.allowed = allowed
+        """Seconds it was allowed, if that is what ended it."""
+
+    def __str__(self) -> str:
+        where = f"server {self.server!r}" if self.server else "call"
+        if self.tool:
+            where += f", {self.tool!r}"
+        took = f" after {self.elapsed:.2f} s"
+        if self.allowed is not None:
+            took += f" of {self.allowed:.4g} s allowed"
+        next_step = f" Next step: {self.fix}" if self.fix else ""
+        return f"{where}: {self.message}{took}.{next_step} [{self.code}]"
+
+
+class Refused(CallError):
+    """The server answered with a JSON-RPC error, or turned the call away before it ran."""
+
+    code = "MOOR_REFUSED"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        rpc_code: int | None = None,
+        data: Any = None,
+        server: str | None = None,
+        tool: str | None = None,
+        sent: bool = True,
+        elapsed: float = 0.0,
+        allowed: float | None = None,
+        fix: str | None = None,
+    ) -> None:
+        super().__init__(
+            message, server=server, tool=tool, sent=sent, elapsed=elapsed, allowed=allowed, fix=fix
+        )
+        self.rpc_code = rpc_code
+        """The peer's JSON-RPC error code; None if the refusal is not an error of the peer's."""
+        self.data = data
+        """The peer's error data, decoded."""
+
+
+class NotSent(CallError):
+    """No byte of it left: nothing happened, and it is safe to repeat."""
+
+    code = "MOOR_NOT_SENT"
+
+
+class AmbiguousDelivery(CallError):
+    """Sent, and no answer came: the effect may have happened, so it is not repeated by itself."""
+
+    code = "MOOR_AMBIGUOUS"
+
+
+class CallTimeout(CallError, TimeoutError):
+    """The limit of the call passed; the server was told."""
+
+    code = "MOOR_CALL_TIMEOUT"
+
+
+class CallCancelled(CallError):
+    """The call was cancelled by its caller, by the end of its run or by the close of the host; the server was told."""
+
+    code = "MOOR_CALL_CANCELLED"

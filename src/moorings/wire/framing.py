@@ -1,0 +1,130 @@
+"""Newline framing of the stdio transport, for any chunking, in linear time and bounded memory.
+
+A frame over the cap costs that one message: its bytes are thrown away as they come, only its two ends are kept, and
+from them its id is read where that is certain, so that its caller can be told. Source: MCP ``basic/transports``.
+"""
+
+from __future__ import annotations
+
+import re
+
+import msgspec
+
+__all__ = ["LineFramer", "Oversize", "find_ends"]
+
+_END = 4096
+"""Bytes kept of each end of an oversize frame: room for the id, whichever end it stands at."""
+
+_SCALAR = rb'(?:-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?|"(?:[^"\\]|\\.)*"|true|false|null)'
+_HEAD_MEMBER = re.compile(rb'\s*"((?:[^"\\]|\\.)*)"\s*:\s*(' + _SCALAR + rb")\s*,")
+_TAIL_MEMBERS = re.compile(rb'((?:,\s*"(?:[^"\\]|\\.)*"\s*:\s*' + _SCALAR + rb"\s*)+)\}\s*$")
+_TAIL_MEMBER = re.compile(rb',\s*"((?:[^"\\]|\\.)*)"\s*:\s*(' + _SCALAR + rb")")
+_HEAD_METHOD = re.compile(rb'\s*"method"\s*:')
+
+
+class Oversize(msgspec.Struct, frozen=True):
+    """A frame that was over the cap and was thrown away."""
+
+    size: int
+    """Its size in bytes."""
+    cap: int
+    """The cap it was over."""
+    id: int | str | None
+    """Its id, where one end shows it beyond doubt."""
+    has_method: bool
+    """True if it was a request or a notification."""
+
+
+class LineFramer:
+    """Bytes in, lines out.
+
+    Lines come without their newline, as ``bytes``, or as a ``bytearray`` that is not touched again (a large frame is
+    handed on without a copy).
+    """
+
+    __slots__ = ("_discarding", "_head", "_pending", "_size", "_tail", "cap")
+
+    def __init__(self, cap: int) -> None:
+        self.cap = cap
+        self._pending = bytearray()
+        self._discarding = False
+        self._head = b""
+        self._tail = b""
+        self._size = 0
+
+    @property
+    def buffered(self) -> int:
+        """Bytes held of a frame that is not complete."""
+        return len(self._pending) + len(self._head) + len(self._tail)
+
+    def feed(self, data: bytes | memoryview) -> list[bytes | bytearray | Oversize]:
+        """Take the next bytes; return the frames that are complete with them, in order."""
+        chunk = bytes(data) if isinstance(data, memoryview) else data
+        if not self._pending and not self._discarding:
+            *lines, rest = chunk.split(b"\n")
+            self._keep(rest)
+            if len(chunk) <= self.cap:
+                return lines  # type: ignore[return-value]  # a list of bytes is a list of frames
+            return [line if len(line) <= self.cap else self._oversize_line(line) for line in lines]
+        end = chunk.find(b"\n")
+        if end < 0:
+            self._keep(chunk)
+            return []
+        first = self._finish(chunk[:end])
+        return [first, *self.feed(chunk[end + 1 :])]
+
+    def _keep(self, part: bytes) -> None:
+        """Hold a part of a frame whose end has not come."""
+        if self._discarding:
+            self._size += len(part)
+            self._tail = (self._tail + part)[-_END:]
+            return
+        self._pending += part
+        if len(self._pending) > self.cap:
+            self._discarding = True
+            self._size = len(self._pending)
+            self._head = bytes(self._pending[:_END])
+            self._tail = bytes(self._pending[-_END:])
+            self._pending = bytearray()
+
+    def _finish(self, part: bytes) -> bytes | bytearray | Oversize:
+        """The frame that ends with this part."""
+        self._keep(part)
+        if self._discarding:
+            id_, has_method = find_ends(self._head, self._tail)
+            frame = Oversize(self._size, self.cap, id_, has_method)
+            self._discarding, self._head, self._tail, self._size = False, b"", b"", 0
+            return frame
+        line, self._pending = self._pending, bytearray()
+        return line
+
+    def _oversize_line(self, line: bytes) -> Oversize:
+        id_, has_method = find_ends(line[:_END], line[-_END:])
+        return Oversize(len(line), self.cap, id_, has_method)
+
+
+def find_ends(head: bytes, tail: bytes) -> tuple[int | str | None, bool]:
+    """The id of a message from its two ends, and whether it names a method.
+
+    From the front, plain members are read until the first nested one; from the back, the plain members right before
+    the brace that closes the whole. Both are members of the message itself and never of something inside it.
+    """
+    found: dict[bytes, bytes] = {}
+    start = re.match(rb"\s*\{", head)
+    position = start.end() if start else len(head)
+    while member := _HEAD_MEMBER.match(head, position):
+        found.setdefault(member[1], member[2])
+        position = member.end()
+    has_method = b"method" in found or _HEAD_METHOD.match(head, position) is not None
+    # The last quote-free brace ends the message; cut to the last comma run so that the search stays short.
+    if members := _TAIL_MEMBERS.search(tail):
+        for member in _TAIL_MEMBER.finditer(members[1]):
+            found.setdefault(member[1], member[2])
+    has_method = has_method or b"method" in found
+    try:
+        id_ = msgspec.json.decode(found[b"id"]) if b"id" in found else None
+    except msgspec.DecodeError:
+        id_ = None
+    if isinstance(id_, float) and id_.is_integer():
+        id_ = int(id_)
+    return (id_ if isinstance(id_, int | str) and not isinstance(id_, bool) else None), has_method
