@@ -1,0 +1,90 @@
+"""What the user answers and hears: handlers of questions and of notifications.
+
+A question is a request of the server (``roots/list``, ``sampling/createMessage``, ``elicitation/create``), or one of
+its modern twins inside an ``input_required`` answer. Only what has a handler is declared to servers (F13.11).
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+import msgspec
+
+from .._tasks import run_in_thread
+from ..wire.types import (
+    CreateMessageParams,
+    CreateMessageResult,
+    ElicitParams,
+    ElicitResult,
+    ListRootsResult,
+    LogParams,
+    Root,
+    decode_params,
+)
+
+__all__ = ["Handlers", "Roots"]
+
+Elicit = Callable[[str, ElicitParams], ElicitResult | Awaitable[ElicitResult]]
+Sample = Callable[[str, CreateMessageParams], CreateMessageResult | Awaitable[CreateMessageResult]]
+Roots = Sequence[Root] | Callable[[str], Sequence[Root] | Awaitable[Sequence[Root]]]
+OnLog = Callable[[str, LogParams], object]
+OnNotification = Callable[[str, str, Any], object]
+OnResource = Callable[[str, str], object]
+
+
+class Handlers(msgspec.Struct, frozen=True, kw_only=True):
+    """What the user answers and hears. Each gets the name of the server first.
+
+    Functions may be plain or ``async``. A plain one that answers a question runs in a thread of its own, since it
+    may wait for a person; a plain one that only hears something runs on the event loop and must return at once.
+    """
+
+    elicit: Elicit | None = None
+    """Answers ``elicitation/create`` in form mode."""
+    elicit_url: Elicit | None = None
+    """Answers ``elicitation/create`` in url mode. Show the whole URL and ask before opening it."""
+    sample: Sample | None = None
+    """Answers ``sampling/createMessage``."""
+    roots: Roots | None = None
+    """The folders that servers may work in, or a function of the server's name that gives them."""
+    on_log: OnLog | None = None
+    """Hears ``notifications/message``."""
+    on_notification: OnNotification | None = None
+    """Hears every other notification: server, method, decoded params."""
+    on_resource_updated: OnResource | None = None
+    """Hears ``notifications/resources/updated``: server, uri."""
+
+    async def answer(self, server: str, method: str, params: msgspec.Raw | bytes | None) -> Any:
+        """Answer a question of a server.
+
+        Raises:
+            LookupError: nobody here answers such questions.
+            ValueError: the question cannot be read.
+        """
+        body = bytes(params) if params is not None else b"{}"
+        if method == "roots/list":
+            if self.roots is None:
+                raise LookupError(method)
+            roots = await _ask(self.roots, server) if callable(self.roots) else self.roots
+            return ListRootsResult(roots=list(roots))
+        if method == "sampling/createMessage":
+            if self.sample is None:
+                raise LookupError(method)
+            return await _ask(self.sample, server, decode_params(body, CreateMessageParams))
+        if method == "elicitation/create":
+            question = decode_params(body, ElicitParams)
+            handler = self.elicit_url if question.mode == "url" else self.elicit
+            if handler is not None:
+                return await _ask(handler, server, question)
+        raise LookupError(method)
+
+
+async def _ask(function: Callable[..., Any], *args: Any) -> Any:
+    if inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
+        getattr(function, "__call__", None)
+    ):
+        return await function(*args)
+    answer = await run_in_thread(function, *args, name="moorings-question")
+    return await answer if inspect.isawaitable(answer) else answer

@@ -1,0 +1,301 @@
+"""The methods of MCP, typed, over one session: what both eras share and where they differ.
+
+Stateless on top of the session; the owner of the server makes one per generation. Lists are followed over all pages
+with guards for repeats and number; a question inside a modern answer (``input_required``) is answered and the request
+repeated under a new id, its state echoed byte for byte, in bounded rounds.
+Sources: MCP ``server/{tools,resources,prompts}``, ``server/utilities/{completion,logging,pagination}``,
+``basic/patterns/mrtr``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, TypeVar
+
+import msgspec
+from msgspec import Raw, UnsetType
+
+from ..errors import AmbiguousDelivery, CallError, CallTimeout, Refused
+from ..wire.eras import META_LOG_LEVEL, MRTR_METHODS, Era
+from ..wire.types import (
+    CallToolResult,
+    CompleteResult,
+    EmptyResult,
+    GetPromptResult,
+    InputRequiredResult,
+    InvalidAnswer,
+    ListPromptsResult,
+    ListResourcesResult,
+    ListResourceTemplatesResult,
+    ListToolsResult,
+    ReadResourceResult,
+    Result,
+    decode_result,
+    encode,
+)
+from .clock import CallClock
+from .pending import OnProgress
+from .session import Session
+
+__all__ = ["LIST_KINDS", "ListKind", "Listed", "Methods"]
+
+R = TypeVar("R", bound=Result)
+
+ListKind = Literal["tools", "resources", "resource_templates", "prompts"]
+
+LIST_KINDS: Mapping[str, tuple[str, type[Any], str]] = {
+    "tools": ("tools/list", ListToolsResult, "name"),
+    "resources": ("resources/list", ListResourcesResult, "uri"),
+    "resource_templates": ("resources/templates/list", ListResourceTemplatesResult, "uri_template"),
+    "prompts": ("prompts/list", ListPromptsResult, "name"),
+}
+"""Kind → method, type of a page, and the attribute that names an item."""
+
+_STATE_ONLY_PAUSE = (0.05, 0.25)
+"""First and longest wait, in seconds, before a request is repeated that the server only postponed."""
+
+
+class Listed(msgspec.Struct, frozen=True):
+    """A whole list."""
+
+    items: Sequence[Any]
+    problems: Sequence[str] = ()
+    """What was left out or cut short, and why."""
+    ttl: float = 0.0
+    """Seconds for which the server says it is fresh (the shortest of its pages); 0 if it does not say."""
+
+
+class Methods:
+    """Typed requests over one session. Made with it; holds nothing."""
+
+    __slots__ = ("_log_level", "_max_pages", "_max_rounds", "_session")
+
+    def __init__(self, session: Session, *, max_pages: int, max_rounds: int) -> None:
+        self._session = session
+        self._max_pages = max_pages
+        self._max_rounds = max_rounds
+        self._log_level: str | None = None
+
+    # Tools, resources, prompts
+
+    async def call_tool(
+        self,
+        name: str,
+        arguments: Mapping[str, Any] | None,
+        clock: CallClock,
+        *,
+        on_progress: OnProgress | None = None,
+        meta: Mapping[str, Any] | None = None,
+    ) -> CallToolResult:
+        """Call a tool. A failure of the tool itself is a result with ``is_error``.
+
+        Raises:
+            CallError: every other outcome.
+        """
+        params: dict[str, Any] = {"name": name, "arguments": arguments if arguments is not None else {}}
+        if meta:
+            params["_meta"] = dict(meta)
+        return await self._ask(
+            "tools/call", params, CallToolResult, clock, label=name, on_progress=on_progress, progress=True
+        )
+
+    async def read_resource(self, uri: str, clock: CallClock) -> ReadResourceResult:
+        """Read a resource. Raises CallError."""
+        return await self._ask("resources/read", {"uri": uri}, ReadResourceResult, clock, label=uri)
+
+    async def get_prompt(
+        self, name: str, arguments: Mapping[str, str] | None, clock: CallClock
+    ) -> GetPromptResult:
+        """Get a prompt, filled in. Raises CallError."""
+        params: dict[str, Any] = {"name": name}
+        if arguments:
+            params["arguments"] = dict(arguments)
+        return await self._ask("prompts/get", params, GetPromptResult, clock, label=name)
+
+    async def complete(
+        self,
+        ref: Mapping[str, str],
+        argument: str,
+        value: str,
+        clock: CallClock,
+        *,
+        context: Mapping[str, str] | None = None,
+    ) -> CompleteResult:
+        """Ask for proposals for an argument of a prompt or a resource template. Raises CallError."""
+        params: dict[str, Any] = {"ref": dict(ref), "argument": {"name": argument, "value": value}}
+        if context:
+            params["context"] = {"arguments": dict(context)}
+        return await self._ask("completion/complete", params, CompleteResult, clock)
+
+    async def list_all(self, kind: str, clock: CallClock) -> Listed:
+        """Every page of one list, each item once.
+
+        Raises:
+            CallError: a page was not answered with a list.
+        """
+        method, type_, key = LIST_KINDS[kind]
+        items: dict[str, Any] = {}
+        problems: list[str] = []
+        cursors: set[str] = set()
+        cursor: str | None = None
+        ttl = float("inf")
+        for _ in range(self._max_pages):
+            params = {} if cursor is None else {"cursor": cursor}
+            page = await self._ask(method, params, type_, clock)
+            problems.extend(page.problems)
+            ttl = min(ttl, max(page.ttl_ms or 0, 0) / 1000)
+            for item in getattr(page, kind):
+                name = getattr(item, key)
+                if name not in items:
+                    items[name] = item
+                elif not cursors:
+                    problems.append(f"{kind}: {name!r} is listed twice; the first one counts")
+            cursor = page.next_cursor
+            if cursor is None:
+                break
+            if cursor in cursors:
+                if cursor:
+                    problems.append(
+                        f"{method}: the cursor {cursor[:80]!r} came again; the list was ended there"
+                    )
+                break
+            cursors.add(cursor)
+            # Each page is a sign of life; the total still holds.
+            clock.progress(asyncio.get_running_loop().time())
+        else:
+            problems.append(f"{method}: more than {self._max_pages} pages; the list was ended there")
+        return Listed(list(items.values()), problems, ttl)
+
+    # Subscriptions, logging, liveness
+
+    async def subscribe(self, uri: str, clock: CallClock) -> None:
+        """Subscribe to one resource (handshake era; a modern one is told by ``subscriptions/listen``)."""
+        await self._ask("resources/subscribe", {"uri": uri}, EmptyResult, clock, label=uri)
+
+    async def unsubscribe(self, uri: str, clock: CallClock) -> None:
+        """End a subscription (handshake era)."""
+        await self._ask("resources/unsubscribe", {"uri": uri}, EmptyResult, clock, label=uri)
+
+    async def set_log_level(self, level: str, clock: CallClock) -> None:
+        """Say which log messages are wanted: a request in the handshake era, a key of each request in the modern."""
+        if self._session.era is Era.MODERN:
+            assert self._session.envelope is not None
+            self._session.envelope = {**self._session.envelope, META_LOG_LEVEL: level}
+            return
+        await self._ask("logging/setLevel", {"level": level}, EmptyResult, clock)
+
+    async def ping(self, clock: CallClock) -> None:
+        """Ask for a sign of life. In the modern era, which has no ping, ``server/discover`` serves.
+
+        Any answer is a sign of life, a refusal too. Raises CallError when none comes.
+        """
+        method = "server/discover" if self._session.era is Era.MODERN else "ping"
+        try:
+            await self._session.request(method, {}, clock)
+        except Refused:
+            return
+
+    async def raw(self, method: str, params: Mapping[str, Any] | None, clock: CallClock) -> Any:
+        """Any request, its result decoded as plain JSON: for what Moorings has no name for yet. Raises CallError."""
+        raw = await self._session.request(method, dict(params) if params else {}, clock)
+        return msgspec.json.decode(raw)
+
+    # The one way of asking
+
+    async def _ask(
+        self,
+        method: str,
+        params: dict[str, Any],
+        type_: type[R],
+        clock: CallClock,
+        *,
+        label: str | None = None,
+        on_progress: OnProgress | None = None,
+        progress: bool = False,
+    ) -> R:
+        session = self._session
+        body = params
+        pause = _STATE_ONLY_PAUSE[0]
+        for _ in range(self._max_rounds + 1):
+            raw = await session.request(
+                method, body, clock, label=label, on_progress=on_progress, progress=progress
+            )
+            try:
+                result = decode_result(raw, type_)
+                if session.era is not Era.MODERN or result.result_type == "complete":
+                    return result
+                if result.result_type != "input_required" or method not in MRTR_METHODS:
+                    raise InvalidAnswer(f"resultType {result.result_type[:80]!r} was not agreed on")
+                wanted = decode_result(raw, InputRequiredResult)
+            except InvalidAnswer as error:
+                raise self._invalid(label or method, clock, str(error)) from None
+            body = {k: v for k, v in params.items() if k not in ("inputResponses", "requestState")}
+            if wanted.input_requests:
+                body["inputResponses"] = await self._responses(wanted, clock, label or method)
+                pause = _STATE_ONLY_PAUSE[0]
+            else:
+                await self._pause(pause, clock)
+                pause = min(pause * 2, _STATE_ONLY_PAUSE[1])
+            if wanted.request_state is not None:
+                body["requestState"] = wanted.request_state
+        raise self._invalid(label or method, clock, f"still input_required after {self._max_rounds} rounds")
+
+    async def _responses(self, wanted: InputRequiredResult, clock: CallClock, label: str) -> dict[str, Raw]:
+        """Answer all questions of one round, in the caller's own task: its context variables hold. The clock stands
+        still meanwhile; each question has its own limit."""
+        session = self._session
+        loop = asyncio.get_running_loop()
+        responses: dict[str, Raw] = {}
+        clock.pause(loop.time())
+        try:
+            for key, request in wanted.input_requests.items():
+                params = None if isinstance(request.params_raw, UnsetType) else request.params_raw
+                try:
+                    # The deadline of a run holds while a person is asked, too.
+                    async with asyncio.timeout_at(clock.next_look()):
+                        answer = await session.put_question(request.method, params)
+                except TimeoutError as error:
+                    if clock.ran_out(loop.time()):
+                        raise self._timed_out(label, clock) from None
+                    raise self._invalid(label, clock, str(error)) from None
+                except LookupError:
+                    raise self._invalid(
+                        label, clock, f"it asks for {request.method}, which this client did not declare"
+                    ) from None
+                except asyncio.CancelledError:
+                    raise
+                except (
+                    Exception
+                ) as error:  # boundary: a handler is the user's code; its failure ends this call only
+                    session.counters.handler_errors += 1
+                    raise self._invalid(
+                        label, clock, f"the handler of {request.method} failed: {error!r}"
+                    ) from error
+                responses[key] = Raw(encode(answer))
+        finally:
+            clock.resume(loop.time())
+        return responses
+
+    async def _pause(self, seconds: float, clock: CallClock) -> None:
+        loop = asyncio.get_running_loop()
+        await asyncio.sleep(max(0.0, min(seconds, clock.expires - loop.time())))
+
+    def _timed_out(self, label: str, clock: CallClock) -> CallError:
+        return CallTimeout(
+            f"no answer to a question of the server within {clock.why}",
+            server=self._session.server,
+            tool=label,
+            sent=True,
+            elapsed=clock.elapsed(asyncio.get_running_loop().time()),
+            allowed=clock.allowed(),
+        )
+
+    def _invalid(self, label: str, clock: CallClock, why: str) -> CallError:
+        return AmbiguousDelivery(
+            f"invalid answer: {why}",
+            server=self._session.server,
+            tool=label,
+            sent=True,
+            elapsed=clock.elapsed(asyncio.get_running_loop().time()),
+        )

@@ -1,0 +1,583 @@
+"""The session: ids, deadlines, cancellation and progress of requests; notifications and questions of the server.
+
+Made by a life of a server over one transport, and ended by it; after ``fail`` and ``aclose`` nothing of it is left.
+The transport calls it from the loop; it never waits there: an answer resolves its caller's future at once, all else
+runs in tasks that the session owns. So a handler may use the same session, and 1,000 notifications that nobody reads
+block nothing. Sources: MCP ``basic/utilities/{cancellation,progress}``, JSON-RPC 2.0.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+from msgspec import UNSET, Raw, UnsetType
+
+from .._tasks import TaskOwner
+from ..errors import AmbiguousDelivery, CallCancelled, CallError, CallTimeout, MisuseError, NotSent, Refused
+from ..transport.base import Closed, OutboxFull, Transport
+from ..wire import jsonrpc
+from ..wire.eras import INTERNAL_ERROR, INVALID_REQUEST, METHOD_NOT_FOUND, Era, method_exists
+from ..wire.framing import Oversize, find_ends
+from ..wire.types import (
+    CancelledParams,
+    InvalidAnswer,
+    ProgressParams,
+    SubscriptionAcknowledgedParams,
+    SubscriptionFilter,
+    decode_params,
+    encode,
+)
+from .clock import CallClock
+from .handlers import Handlers
+from .notices import Notices
+from .pending import OnProgress, Pending
+
+__all__ = ["Counters", "Session", "SessionHooks"]
+
+_log = logging.getLogger("moorings")
+
+
+class Counters(msgspec.Struct):
+    """What a session counted; plain numbers, read at any time."""
+
+    calls: int = 0
+    late_answers: int = 0
+    """Answers to ids that were given up."""
+    unknown_ids: int = 0
+    """Answers to ids never used."""
+    not_jsonrpc: int = 0
+    """Lines that were no JSON-RPC message."""
+    repaired: int = 0
+    """Messages that were not UTF-8."""
+    oversize: int = 0
+    stray_progress: int = 0
+    """Progress for tokens that are unknown or done."""
+    dropped_notifications: int = 0
+    unheard_notifications: int = 0
+    refused_questions: int = 0
+    handler_errors: int = 0
+
+
+class SessionHooks(msgspec.Struct, frozen=True):
+    """What the owner of a session wants to hear, each called on the loop and returning at once."""
+
+    closed: Callable[[Closed], None]
+    leader_gone: Callable[[int], None]
+    list_changed: Callable[[str], None]
+    """``tools``, ``prompts`` or ``resources``."""
+    acknowledged: Callable[[int, SubscriptionFilter], None]
+    """A listen stream was acknowledged: its id and the filter granted."""
+    noise: Callable[[bytes], None]
+    """A line on stdout that was no JSON-RPC."""
+
+
+_LIST_CHANGED = {
+    "notifications/tools/list_changed": "tools",
+    "notifications/prompts/list_changed": "prompts",
+    "notifications/resources/list_changed": "resources",
+}
+
+
+class Session:
+    """One conversation. See the module for who owns it and what it may do."""
+
+    def __init__(
+        self,
+        server: str,
+        handlers: Handlers,
+        hooks: SessionHooks,
+        *,
+        notifications: int,
+        questions: int,
+        question_limit: float,
+    ) -> None:
+        self.server = server
+        self.era = Era.HANDSHAKE
+        self.revision = ""
+        self.counters = Counters()
+        self.envelope: dict[str, Any] | None = None
+        """``_meta`` of each request in the modern era."""
+        self.end: Closed | None = None
+        """How the connection ended; None while it lives."""
+        self.rules_set = False
+        """True once the era is settled; until then requests go out as they are."""
+        self._loop = asyncio.get_running_loop()
+        self._handlers = handlers
+        self._hooks = hooks
+        self._transport: Transport | None = None
+        self._pending: dict[int, Pending] = {}
+        self._next_id = 1
+        self._owner = TaskOwner(f"session of {server}")
+        self._notices = Notices(self._owner, self.counters, limit=notifications)
+        self._questions: dict[Any, asyncio.Task[None]] = {}
+        self._max_questions = questions
+        self._question_limit = question_limit
+
+    def attach(self, transport: Transport) -> None:
+        """Give the session its way out, before anything comes in."""
+        self._transport = transport
+
+    def __len__(self) -> int:
+        """Requests in flight."""
+        return len(self._pending)
+
+    def sizes(self) -> dict[str, int]:
+        """How much each table holds; all zero when nothing is under way."""
+        return {
+            "pending": len(self._pending),
+            "questions": len(self._questions),
+            "notices": len(self._notices),
+            "tasks": len(self._owner),
+        }
+
+    # Requests to the server
+
+    def begin(
+        self,
+        method: str,
+        params: dict[str, Any] | None,
+        clock: CallClock,
+        *,
+        label: str | None = None,
+        on_progress: OnProgress | None = None,
+        progress: bool = False,
+        on_sent: Callable[[int], None] | None = None,
+    ) -> Pending:
+        """Send a request; its outcome is awaited with ``Pending.wait``.
+
+        Args:
+            label: what error texts call it (the tool); the method if None.
+            progress: ask the server for progress, which extends the clock.
+            on_sent: told the id before the request goes out.
+
+        Raises:
+            NotSent: the connection is over, its outbox is full, or its era has no such method.
+            MisuseError: the params cannot be written as JSON.
+        """
+        label = label or method
+        if self.end is not None or self._transport is None:
+            raise self._not_sent(label, clock, self._why_closed())
+        if self.rules_set and not method_exists(method, self.era):
+            raise self._not_sent(label, clock, f"{method} does not exist in revision {self.revision}")
+        id_ = self._next_id
+        self._next_id = id_ + 1
+        body = dict(params) if params else {}
+        if self.envelope is not None or progress or on_progress is not None:
+            meta: dict[str, Any] = dict(self.envelope) if self.envelope is not None else {}
+            if progress or on_progress is not None:
+                meta["progressToken"] = id_
+            given = body.get("_meta")
+            body["_meta"] = {**given, **meta} if given else meta
+        try:
+            frame = jsonrpc.encode_request(id_, method, body)
+        except (TypeError, ValueError, RecursionError) as error:
+            raise MisuseError(f"the params of {label} are no JSON: {error}", server=self.server) from None
+        pending = Pending(self, id_, method, label, clock, on_progress)
+        self._pending[id_] = pending
+        if on_sent is not None:
+            on_sent(id_)
+        try:
+            pending.outgoing = self._transport.send(frame)
+        except (ConnectionError, OutboxFull) as error:
+            del self._pending[id_]
+            raise self._not_sent(label, clock, str(error)) from None
+        except ValueError as error:
+            del self._pending[id_]
+            raise MisuseError(f"the params of {label}: {error}", server=self.server) from None
+        self.counters.calls += 1
+        pending.arm(self._loop)
+        return pending
+
+    async def request(
+        self,
+        method: str,
+        params: dict[str, Any] | None,
+        clock: CallClock,
+        *,
+        label: str | None = None,
+        on_progress: OnProgress | None = None,
+        progress: bool = False,
+    ) -> Raw:
+        """Send a request and wait for its result, as bytes.
+
+        Raises:
+            CallError: every other outcome (see ``errors``).
+        """
+        pending = self.begin(method, params, clock, label=label, on_progress=on_progress, progress=progress)
+        return await pending.wait()
+
+    def notify(self, method: str, params: Any = None) -> bool:
+        """Send a notification. False if the connection is over or full: notifications may be lost."""
+        if self.end is not None or self._transport is None:
+            return False
+        return self._write(jsonrpc.encode_notification(method, params))
+
+    def _write(self, frame: bytes) -> bool:
+        if self._transport is None:
+            return False
+        try:
+            self._transport.send(frame)
+        except (ConnectionError, OutboxFull):
+            return False
+        return True
+
+    def _not_sent(self, label: str, clock: CallClock, why: str) -> NotSent:
+        return NotSent(
+            f"not sent: {why}",
+            server=self.server,
+            tool=label,
+            sent=False,
+            elapsed=clock.elapsed(self._loop.time()),
+        )
+
+    def _why_closed(self) -> str:
+        return describe(self.end) if self.end is not None else "it is not connected"
+
+    def give_up(self, pending: Pending, reason: str) -> bool:
+        """Forget a request and tell the server. Returns whether any of it had left."""
+        self._pending.pop(pending.id, None)
+        pending.disarm()
+        outgoing = pending.outgoing
+        if outgoing is None:
+            return False
+        if self._transport is None or self.end is not None:
+            return outgoing.started
+        if self._transport.withdraw(outgoing):
+            return False
+        # ``initialize`` must not be cancelled; everything else is, by a notice in both eras on this transport.
+        if pending.method != "initialize":
+            self.notify("notifications/cancelled", {"requestId": pending.id, "reason": reason})
+        return True
+
+    def is_waiting(self, pending: Pending) -> bool:
+        """True while a request has no outcome here."""
+        return self._pending.get(pending.id) is pending
+
+    def expire(self, pending: Pending) -> None:
+        """The clock of a request ran out."""
+        now = self._loop.time()
+        clock = pending.clock
+        allowed = clock.allowed()
+        sent = self.give_up(pending, "timed out")
+        limit = clock.why or ("its total limit" if clock.expires >= clock.hard else "its limit")
+        pending.fail(
+            CallTimeout(
+                f"no answer within {limit}",
+                server=self.server,
+                tool=pending.label,
+                sent=sent,
+                elapsed=clock.elapsed(now),
+                allowed=allowed,
+            )
+        )
+
+    def cancel(self, pending: Pending, reason: str) -> None:
+        """End a request as cancelled, from outside of its caller."""
+        if pending.done:
+            return
+        sent = self.give_up(pending, reason)
+        pending.fail(
+            CallCancelled(
+                reason,
+                server=self.server,
+                tool=pending.label,
+                sent=sent,
+                elapsed=pending.clock.elapsed(self._loop.time()),
+            )
+        )
+
+    # What comes in (Receiver)
+
+    def message(self, line: bytes | bytearray) -> None:
+        """A frame from the transport."""
+        messages, repaired = jsonrpc.parse(line)
+        if repaired:
+            self.counters.repaired += 1
+            _log.warning("server %s: a message was not UTF-8; the bad bytes were replaced", self.server)
+        if not messages:
+            if not line.isspace() and not self._fail_unreadable(line):
+                self.counters.not_jsonrpc += 1
+                self._hooks.noise(bytes(line) + b"\n")
+            return
+        for envelope in messages:
+            if isinstance(envelope.method, UnsetType):
+                self._on_answer(envelope)
+            elif isinstance(envelope.id, UnsetType) or envelope.id is None:
+                self._on_notification(envelope.method, envelope.params)
+            else:
+                self._on_question(envelope.id, envelope.method, envelope.params)
+
+    def _fail_unreadable(self, line: bytes | bytearray) -> bool:
+        """An answer that is no JSON, but shows whose it is, costs that call and nothing more."""
+        if line.lstrip()[:1] != b"{":
+            return False
+        id_, has_method = find_ends(bytes(line[:4096]), bytes(line[-4096:]))
+        mine = jsonrpc.match_id(id_)
+        if has_method or mine is None or mine not in self._pending:
+            return False
+        pending = self._pending.pop(mine)
+        pending.disarm()
+        head = bytes(line[:200]).decode("utf-8", "replace")
+        pending.fail(self.invalid(pending, f"it is no JSON; it begins {head!r}"))
+        return True
+
+    def _take(self, echoed: Any) -> Pending | None:
+        """The request that an echoed id means; strays are counted."""
+        id_ = jsonrpc.match_id(echoed)
+        pending = self._pending.pop(id_, None) if id_ is not None else None
+        if pending is None:
+            if id_ is not None and 0 < id_ < self._next_id:
+                self.counters.late_answers += 1
+            else:
+                self.counters.unknown_ids += 1
+        return pending
+
+    def _on_answer(self, envelope: jsonrpc.Envelope) -> None:
+        pending = self._take(envelope.id)
+        if pending is None:
+            return
+        pending.disarm()
+        if not isinstance(envelope.error, UnsetType) and bytes(envelope.error) != b"null":
+            error = jsonrpc.decode_error(envelope.error)
+            pending.fail(self.refusal(error, pending))
+        elif not isinstance(envelope.result, UnsetType):
+            pending.succeed(envelope.result)
+        else:
+            pending.fail(self.invalid(pending, "an answer with neither result nor error"))
+
+    def refusal(self, error: jsonrpc.RpcError, pending: Pending) -> Refused:
+        """The outcome that a JSON-RPC error means."""
+        return Refused(
+            f"refused by the server: {error.message or 'no reason given'} (code {error.code})",
+            rpc_code=error.code,
+            data=error.data,
+            server=self.server,
+            tool=pending.label,
+            elapsed=pending.clock.elapsed(self._loop.time()),
+        )
+
+    def invalid(self, pending: Pending, why: str) -> AmbiguousDelivery:
+        """The outcome of an answer that cannot be read: it ran, and we do not know how (F6.5)."""
+        return AmbiguousDelivery(
+            f"invalid answer: {why}",
+            server=self.server,
+            tool=pending.label,
+            sent=True,
+            elapsed=pending.clock.elapsed(self._loop.time()),
+        )
+
+    def oversize(self, frame: Oversize) -> None:
+        """A frame over the cap: its caller, or its asker, is told."""
+        self.counters.oversize += 1
+        what = f"a message of {frame.size} bytes is over the cap of {frame.cap} bytes (Bounds.max_message)"
+        _log.warning("server %s: %s", self.server, what)
+        if frame.id is None:
+            return
+        if frame.has_method:
+            self._write(jsonrpc.encode_error(frame.id, INVALID_REQUEST, what))
+            return
+        pending = self._take(frame.id)
+        if pending is not None:
+            pending.disarm()
+            pending.fail(self.invalid(pending, what))
+
+    def leader_gone(self, exit_code: int) -> None:
+        """The process we started went, its children live on: the owner asks whether the server does."""
+        self._hooks.leader_gone(exit_code)
+
+    def closed(self, how: Closed) -> None:
+        """The connection is over: every waiter is told at once."""
+        if self.end is not None:
+            return
+        self.end = how
+        why = describe(how)
+        waiting, self._pending = list(self._pending.values()), {}
+        now = self._loop.time()
+        for pending in waiting:
+            pending.disarm()
+            sent = pending.outgoing is not None and pending.outgoing.started
+            kind: type[CallError] = AmbiguousDelivery if sent else NotSent
+            error = kind(
+                f"sent, but not answered: {why}" if sent else f"not sent: {why}",
+                server=self.server,
+                tool=pending.label,
+                sent=sent,
+                elapsed=pending.clock.elapsed(now),
+            )
+            pending.fail(error)
+        for task in self._questions.values():
+            task.cancel()
+        self._hooks.closed(how)
+
+    # Notifications
+
+    def _on_notification(self, method: str, params: Raw | UnsetType) -> None:
+        if method == "notifications/progress":
+            self._on_progress(params)
+        elif kind := _LIST_CHANGED.get(method):
+            self._hooks.list_changed(kind)
+            self._hear(method, params)
+        elif method == "notifications/cancelled":
+            self._on_cancelled(params)
+        elif method == "notifications/subscriptions/acknowledged":
+            self._on_acknowledged(params)
+        else:
+            self._hear(method, params)
+
+    def _hear(self, method: str, params: Raw | UnsetType) -> None:
+        self._notices.put(
+            self.server, method, None if isinstance(params, UnsetType) else params, self._handlers
+        )
+
+    def _on_progress(self, params: Raw | UnsetType) -> None:
+        try:
+            progress = decode_params(_body(params), ProgressParams)
+        except InvalidAnswer:
+            self.counters.stray_progress += 1
+            return
+        token = jsonrpc.match_id(progress.progress_token)
+        pending = self._pending.get(token) if token is not None else None
+        if pending is None:
+            self.counters.stray_progress += 1
+            return
+        pending.on_progress_notice(progress, self._loop.time())
+
+    def _on_cancelled(self, params: Raw | UnsetType) -> None:
+        """The server takes a question back, or ends a listen stream."""
+        try:
+            id_ = decode_params(_body(params), CancelledParams).request_id
+        except InvalidAnswer:
+            return
+        if task := self._questions.get(id_):
+            task.cancel()
+        elif (mine := jsonrpc.match_id(id_)) is not None:
+            pending = self._pending.get(mine)
+            # Legal for listen streams alone.
+            if pending is not None and pending.method == "subscriptions/listen":
+                self.cancel(pending, "ended by the server")
+
+    def _on_acknowledged(self, params: Raw | UnsetType) -> None:
+        try:
+            granted = decode_params(_body(params), SubscriptionAcknowledgedParams)
+        except InvalidAnswer:
+            return
+        id_ = jsonrpc.match_id(granted.subscription_id)
+        if id_ is not None and id_ in self._pending:
+            self._hooks.acknowledged(id_, granted.notifications)
+
+    # Questions of the server
+
+    def _on_question(self, id_: int | str | float, method: str, params: Raw | UnsetType) -> None:
+        if method == "ping":
+            self._write(jsonrpc.encode_response(id_, {}))
+            return
+        if self.era is Era.MODERN and self.rules_set:
+            # A modern server asks inside its answers; on this transport no response may be written to it.
+            self.counters.refused_questions += 1
+            return
+        if len(self._questions) >= self._max_questions:
+            self.counters.refused_questions += 1
+            self._write(jsonrpc.encode_error(id_, -32000, "too many requests at once; try again later"))
+            return
+        asking = self._only_call()
+        context = asking.context.copy() if asking is not None and asking.context is not None else None
+        work = self._answer(id_, method, None if isinstance(params, UnsetType) else params)
+        task = self._owner.start(work, name=f"{method} {id_}", context=context)
+        self._questions[id_] = task
+
+    def _only_call(self) -> Pending | None:
+        """The call that a question belongs to, where only one is in flight: this transport does not say."""
+        calls = [p for p in self._pending.values() if p.method != "subscriptions/listen"]
+        return calls[0] if len(calls) == 1 else None
+
+    async def _answer(self, id_: int | str | float, method: str, params: Raw | None) -> None:
+        # Which call it belongs to is not said here: the clocks of all that are in flight stand still.
+        waiting = [p for p in self._pending.values() if p.method != "subscriptions/listen"]
+        human = method in ("sampling/createMessage", "elicitation/create")
+        try:
+            if human:
+                for pending in waiting:
+                    pending.question_begins(self._loop.time())
+            frame = await self.ask(method, params, id_)
+        finally:
+            self._questions.pop(id_, None)
+            if human:
+                for pending in waiting:
+                    pending.question_ends(self._loop.time())
+        self._write(frame)
+
+    async def ask(self, method: str, params: Raw | bytes | None, id_: Any) -> bytes:
+        """Put a question to its handler under its own limit; returns the frame that answers it."""
+        try:
+            result = await self.put_question(method, params)
+            return jsonrpc.encode_response(id_, Raw(encode(result)))
+        except LookupError:
+            return jsonrpc.encode_error(id_, METHOD_NOT_FOUND, f"this client does not answer {method}")
+        except asyncio.CancelledError:
+            raise
+        except (
+            Exception
+        ) as error:  # boundary: a handler is the user's code; its failure is the question's answer
+            self.counters.handler_errors += 1
+            _log.warning("server %s: the handler of %s failed: %r", self.server, method, error)
+            return jsonrpc.encode_error(id_, INTERNAL_ERROR, f"the handler of {method} failed")
+
+    async def put_question(self, method: str, params: Raw | bytes | None) -> Any:
+        """The handler's answer. When the limit passes, an elicitation counts as cancelled.
+
+        Raises:
+            LookupError: nobody answers such questions.
+            TimeoutError: the limit of questions passed.
+        """
+        try:
+            async with asyncio.timeout(self._question_limit):
+                return await self._handlers.answer(self.server, method, params)
+        except TimeoutError:
+            if method == "elicitation/create":
+                return {"action": "cancel"}
+            raise TimeoutError(f"{method} was not answered within {self._question_limit:g} s") from None
+
+    # The end
+
+    def fail(self, reason: str) -> None:
+        """End every request in flight: the owner closes the conversation. The server is told of each."""
+        if self.end is not None:
+            return
+        for pending in list(self._pending.values()):
+            outgoing = pending.outgoing
+            if outgoing is not None and outgoing.started and pending.method != "initialize":
+                self.notify("notifications/cancelled", {"requestId": pending.id, "reason": reason})
+        self.closed(Closed(reason))
+
+    async def aclose(self) -> list[str]:
+        """End all tasks of the session. Returns the names of those that would not end."""
+        self.fail("the session was closed")
+        return await self._owner.aclose()
+
+    def capture_context(self) -> contextvars.Context | None:
+        """The caller's context, kept only where a handler could need it."""
+        handlers = self._handlers
+        if handlers.elicit or handlers.elicit_url or handlers.sample or handlers.roots:
+            return contextvars.copy_context()
+        return None
+
+
+def _body(params: Raw | UnsetType) -> Raw | bytes:
+    return b"{}" if isinstance(params, UnsetType) else params
+
+
+def describe(how: Closed) -> str:
+    """One clause that says how the connection ended, exit code and the last line of stderr included."""
+    text = f"the server {how.reason}" if not how.reason.startswith("the ") else how.reason
+    if how.exit_code is not None:
+        text += (
+            f" (killed by signal {-how.exit_code})" if how.exit_code < 0 else f" (exit code {how.exit_code})"
+        )
+    if how.stderr_tail.strip():
+        text += f"; its stderr ends: {how.stderr_tail.strip()[-600:]}"
+    return text

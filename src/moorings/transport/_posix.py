@@ -1,0 +1,190 @@
+"""Child processes on Linux, macOS and other POSIX systems.
+
+Exit is seen by a pidfd where there is one, else by a thread that waits with WNOWAIT. Either way the leader stays a
+zombie until ``reap``: as long as it is not reaped, its number, which is that of its group, cannot be given to
+strangers, so that a signal to the group reaches nobody else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+__all__ = ["PosixChild", "Syscalls", "group_members"]
+
+assert sys.platform != "win32"
+
+
+def group_members(pgid: int, *, proc: str = "/proc") -> list[int] | None:
+    """Living processes of a group, read from /proc; None where there is no /proc to read."""
+    try:
+        names = os.listdir(proc)
+    except OSError:
+        return None
+    if "self" not in names:
+        return None
+    found = []
+    for name in names:
+        if not name.isdigit():
+            continue
+        try:
+            with open(f"{proc}/{name}/stat", "rb") as stat:
+                fields = stat.read().rpartition(b")")[2].split()
+        except OSError:
+            continue
+        # After the name: state, ppid, pgrp, ... A zombie is dead already.
+        if int(fields[2]) == pgid and fields[0] not in (b"Z", b"X"):
+            found.append(int(name))
+    return found
+
+
+class Syscalls:
+    """The system calls on which decisions rest; tests put their own here."""
+
+    pidfd_open: Callable[[int], int] | None = getattr(os, "pidfd_open", None)
+    waitid: Callable[[int, int, int], Any] = staticmethod(os.waitid) if hasattr(os, "waitid") else None  # type: ignore[assignment]
+    killpg: Callable[[int, int], None] = staticmethod(os.killpg)
+    getpgrp: Callable[[], int] = staticmethod(os.getpgrp)
+    members: Callable[[int], list[int] | None] = staticmethod(group_members)
+
+
+def _exit_code(info: Any) -> int:
+    """Exit code out of what waitid says; negative for a signal."""
+    return int(info.si_status) if info.si_code == os.CLD_EXITED else -int(info.si_status)
+
+
+class PosixChild:
+    """A process in a session and group of its own. Made by ``spawn``; ended, reaped and closed by its transport."""
+
+    def __init__(
+        self,
+        argv: Sequence[str],
+        environment: Mapping[str, str],
+        cwd: str | None,
+        *,
+        calls: type[Syscalls] = Syscalls,
+    ) -> None:
+        self._calls = calls
+        # Pipes of our own making: if anything fails on the way, each end made so far is closed right here.
+        ends: list[int] = []
+        try:
+            for _ in range(3):
+                ends.extend(os.pipe())
+            stdin_read, stdin_write, stdout_read, stdout_write, stderr_read, stderr_write = ends
+            self._popen = subprocess.Popen(
+                list(argv),
+                stdin=stdin_read,
+                stdout=stdout_write,
+                stderr=stderr_write,
+                env=dict(environment),
+                cwd=cwd,
+                start_new_session=True,
+            )
+        except BaseException:
+            for end in ends:
+                os.close(end)
+            raise
+        for end in (stdin_read, stdout_write, stderr_write):
+            os.close(end)
+        self.pid = self._popen.pid
+        self.stdin_fd, self.stdout_fd, self.stderr_fd = stdin_write, stdout_read, stderr_read
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._on_exit: Callable[[int], None] | None = None
+        self._pidfd = -1
+        self._thread: threading.Thread | None = None
+        self._exit_code: int | None = None
+        self._reaped = False
+
+    def watch(self, loop: asyncio.AbstractEventLoop, on_exit: Callable[[int], None]) -> None:
+        self._loop, self._on_exit = loop, on_exit
+        if self._calls.pidfd_open is not None:
+            try:
+                self._pidfd = self._calls.pidfd_open(self.pid)
+            except OSError:
+                # An old kernel, a sandbox, or no descriptor left: the thread below needs none.
+                self._pidfd = -1
+        if self._pidfd >= 0:
+            loop.add_reader(self._pidfd, self._exit_seen)
+            return
+        self._thread = threading.Thread(target=self._wait, name=f"moorings-wait-{self.pid}", daemon=True)
+        self._thread.start()
+
+    def _peek(self, flags: int) -> int | None:
+        """The exit code without reaping; None if it still runs."""
+        try:
+            info = self._calls.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT | flags)
+        except ChildProcessError:
+            # Somebody else's waitpid took it, or SIGCHLD is ignored: it is gone, its code is not to be had.
+            return 0
+        return None if info is None else _exit_code(info)
+
+    def _exit_seen(self) -> None:
+        code = self._peek(os.WNOHANG)
+        if code is not None:
+            self._report(code)
+
+    def _wait(self) -> None:
+        code = self._peek(0)
+        loop = self._loop
+        if loop is not None:
+            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+                loop.call_soon_threadsafe(self._report, 0 if code is None else code)
+
+    def _report(self, code: int) -> None:
+        self.close()
+        if self._exit_code is None:
+            self._exit_code = code
+            if self._on_exit is not None:
+                self._on_exit(code)
+
+    def _signal(self, number: int) -> None:
+        # Once it is reaped the number may be a stranger's; and never our own group (F3.7).
+        if self._reaped or self.pid == self._calls.getpgrp():
+            return
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            self._calls.killpg(self.pid, number)
+
+    def terminate(self) -> None:
+        self._signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        self._signal(signal.SIGKILL)
+
+    def others(self) -> list[int]:
+        if self._reaped:
+            return []
+        members = self._calls.members(self.pid)
+        if members is not None:
+            return [pid for pid in members if pid != self.pid]
+        # No /proc (macOS): a group in which only the zombie is left takes no signal.
+        try:
+            self._calls.killpg(self.pid, 0)
+        except (ProcessLookupError, PermissionError):
+            return []
+        return [self.pid] if self._exit_code is not None else []
+
+    def reap(self) -> int | None:
+        if not self._reaped and self._popen.poll() is not None:
+            self._reaped = True
+            if self._exit_code is None:
+                self._exit_code = self._popen.returncode
+        return self._exit_code
+
+    def close(self) -> None:
+        if self._pidfd >= 0:
+            if self._loop is not None and not self._loop.is_closed():
+                self._loop.remove_reader(self._pidfd)
+            os.close(self._pidfd)
+            self._pidfd = -1
+        if self._thread is not None and self._thread is not threading.current_thread():
+            # Called once it has reported, or after KILL: the wait is over or about to be.
+            self._thread.join(timeout=1.0)
+            if not self._thread.is_alive():
+                self._thread = None

@@ -1,0 +1,106 @@
+"""The interface of a transport: small enough for one screen.
+
+A transport is made and stopped by one life of a server (``server/life.py``). It calls its receiver from the event
+loop, in the order in which things happened; it never waits for the receiver.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import msgspec
+
+from ..wire.framing import Oversize
+
+__all__ = ["Closed", "Outgoing", "OutboxFull", "Receiver", "StopRecord", "Transport"]
+
+
+class Closed(msgspec.Struct, frozen=True):
+    """How a connection ended."""
+
+    reason: str
+    """One clause, fit to follow 'the server'."""
+    exit_code: int | None = None
+    """Exit code of the process, negative for a signal; None if it is alive or this is not known."""
+    stderr_tail: str = ""
+
+
+class StopRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """What the stop of one server took."""
+
+    elapsed: float
+    """Seconds."""
+    exit_code: int | None = None
+    forced: tuple[str, ...] = ()
+    """Steps beyond closing stdin: ``TERM``, ``KILL``; empty when it ended by itself."""
+    survivors: tuple[int, ...] = ()
+    """Processes that would not die within the bounds."""
+
+
+class OutboxFull(Exception):
+    """The server does not read, and too much waits to be written to it."""
+
+
+class Outgoing:
+    """One frame on its way out."""
+
+    __slots__ = ("frame", "offset")
+
+    def __init__(self, frame: bytes) -> None:
+        self.frame = frame
+        self.offset = 0
+        """Bytes that have left; the frame can be withdrawn only while this is 0."""
+
+    @property
+    def started(self) -> bool:
+        """True once any byte has left: from here on its effect may happen."""
+        return self.offset > 0
+
+    @property
+    def finished(self) -> bool:
+        """True once every byte has left."""
+        return self.offset >= len(self.frame)
+
+
+class Receiver(Protocol):
+    """What a transport tells its session."""
+
+    def message(self, line: bytes | bytearray) -> None:
+        """A frame came in; its bytes are the receiver's from here on."""
+
+    def oversize(self, frame: Oversize) -> None:
+        """A frame was over the cap and was thrown away."""
+
+    def leader_gone(self, exit_code: int) -> None:
+        """The process we started ended well, but others of its group still hold its pipes (a wrapper)."""
+
+    def closed(self, how: Closed) -> None:
+        """The connection is over. Called once, and nothing after it."""
+
+
+class Transport(Protocol):
+    """Bytes in and out of one server."""
+
+    @property
+    def pid(self) -> int | None:
+        """Process id of the server, where it is a process."""
+
+    def send(self, frame: bytes) -> Outgoing:
+        """Hand over one frame; it is written at once as far as the other side takes it.
+
+        Raises:
+            OutboxFull: more than ``Bounds.max_outbox`` bytes wait.
+            ConnectionError: the way out is closed; no byte of the frame left.
+        """
+
+    def withdraw(self, outgoing: Outgoing) -> bool:
+        """Take a frame back. True if no byte of it had left, and none will."""
+
+    def stderr_tail(self) -> str:
+        """The last of what the server wrote for people."""
+
+    async def stop(self, deadline: float) -> StopRecord:
+        """Take the server down within its bounds, and by the loop's time ``deadline`` whatever they say.
+
+        Run by the owner alone; cancellation of the running task never cuts it short.
+        """

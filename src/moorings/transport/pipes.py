@@ -1,0 +1,358 @@
+"""Our own ends of a child's pipes, joined to the event loop.
+
+Not asyncio's pipe transports: an end here is open or closed, never half-made, and closing it is one plain step that
+always works. Each end is owned by the stdio transport that made it. POSIX: the loop watches the descriptor. Windows:
+a thread reads or writes it (a proactor loop cannot watch an anonymous pipe); it ends when the pipe does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import threading
+from collections import deque
+from collections.abc import Callable
+from typing import Protocol
+
+from .base import OutboxFull, Outgoing
+
+__all__ = ["FdReader", "FdWriter", "PipeReader", "PipeWriter", "ThreadReader", "ThreadWriter"]
+
+READ_SIZE = 64 * 1024
+"""One read: what a pipe holds, and below the size at which malloc turns to mmap."""
+
+
+class PipeReader(Protocol):
+    """The reading end: delivers bytes, then its end exactly once."""
+
+    closed: bool
+
+    def drain(self) -> None:
+        """Deliver what is there now, without waiting."""
+
+    def close(self) -> None:
+        """Close it; nothing is delivered after."""
+
+
+class PipeWriter(Protocol):
+    """The writing end."""
+
+    closed: bool
+
+    @property
+    def waiting(self) -> int:
+        """Bytes not written yet."""
+
+    def send(self, frame: bytes) -> Outgoing:
+        """Queue a frame, written at once as far as possible."""
+
+    def withdraw(self, outgoing: Outgoing) -> bool:
+        """Take back a frame of which no byte has left."""
+
+    def close(self) -> None:
+        """Close it; what was not written is dropped."""
+
+
+class FdReader:
+    """A non-blocking descriptor watched by the loop."""
+
+    __slots__ = ("_fd", "_loop", "_on_data", "_on_end", "closed")
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        fd: int,
+        on_data: Callable[[bytes], None],
+        on_end: Callable[[], None],
+    ) -> None:
+        self._loop = loop
+        self._fd = fd
+        self._on_data = on_data
+        self._on_end = on_end
+        self.closed = False
+        os.set_blocking(fd, False)
+        loop.add_reader(fd, self._ready)
+
+    def _ready(self) -> None:
+        """One read a turn: a flood on one pipe never keeps the others waiting."""
+        self._read()
+
+    def _read(self) -> bool:
+        """Read once; True if more may be there."""
+        if self.closed:
+            return False
+        try:
+            data = os.read(self._fd, READ_SIZE)
+        except (BlockingIOError, InterruptedError):
+            return False
+        except OSError:
+            data = b""
+        if data:
+            self._on_data(data)
+            return not self.closed
+        self.close()
+        self._on_end()
+        return False
+
+    def drain(self) -> None:
+        # Bounded by what the pipe can hold and some more: another holder of the pipe may go on writing for ever.
+        for _ in range(64):
+            if not self._read():
+                return
+
+    def close(self) -> None:
+        if not self.closed:
+            self.closed = True
+            self._loop.remove_reader(self._fd)
+            os.close(self._fd)
+
+
+class FdWriter:
+    """A non-blocking descriptor; frames wait in order while the other side does not read."""
+
+    __slots__ = ("_cap", "_fd", "_loop", "_on_broken", "_queue", "_waiting", "_watching", "closed")
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, fd: int, cap: int, on_broken: Callable[[], None]
+    ) -> None:
+        self._loop = loop
+        self._fd = fd
+        self._cap = cap
+        self._on_broken = on_broken
+        self._queue: deque[Outgoing] = deque()
+        self._waiting = 0
+        self._watching = False
+        self.closed = False
+        os.set_blocking(fd, False)
+
+    @property
+    def waiting(self) -> int:
+        return self._waiting
+
+    def send(self, frame: bytes) -> Outgoing:
+        if self.closed:
+            raise ConnectionError("its stdin is closed")
+        outgoing = Outgoing(frame)
+        if not self._queue:
+            if not self._write(outgoing) and self._broken():
+                if outgoing.started:
+                    return outgoing
+                raise ConnectionError("its stdin is closed")
+            if outgoing.finished:
+                return outgoing
+        elif self._waiting + len(frame) > self._cap:
+            raise OutboxFull(f"{self._waiting} bytes wait to be written to it already")
+        self._queue.append(outgoing)
+        self._waiting += len(frame) - outgoing.offset
+        if not self._watching:
+            self._watching = True
+            self._loop.add_writer(self._fd, self._ready)
+        return outgoing
+
+    def _write(self, outgoing: Outgoing) -> bool:
+        """Write what the pipe takes; True if the whole frame has left."""
+        frame, offset = outgoing.frame, outgoing.offset
+        try:
+            written = os.write(self._fd, memoryview(frame)[offset:] if offset else frame)
+        except (BlockingIOError, InterruptedError):
+            return False
+        except OSError:
+            self._break()
+            return False
+        outgoing.offset = offset + written
+        return outgoing.finished
+
+    def _ready(self) -> None:
+        while self._queue:
+            outgoing = self._queue[0]
+            before = outgoing.offset
+            done = self._write(outgoing)
+            if self.closed:
+                return
+            self._waiting -= outgoing.offset - before
+            if not done:
+                return
+            self._queue.popleft()
+        self._unwatch()
+
+    def _unwatch(self) -> None:
+        if self._watching:
+            self._watching = False
+            self._loop.remove_writer(self._fd)
+
+    def withdraw(self, outgoing: Outgoing) -> bool:
+        if outgoing.started:
+            return False
+        if outgoing in self._queue:
+            self._queue.remove(outgoing)
+            self._waiting -= len(outgoing.frame)
+            if not self._queue and not self.closed:
+                self._unwatch()
+        return True
+
+    def _break(self) -> None:
+        self.close()
+        self._on_broken()
+
+    def _broken(self) -> bool:
+        return self.closed
+
+    def close(self) -> None:
+        if not self.closed:
+            self.closed = True
+            self._unwatch()
+            os.close(self._fd)
+            self._queue.clear()
+            self._waiting = 0
+
+
+class ThreadReader:
+    """A blocking descriptor read by a thread, for loops that cannot watch pipes."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        fd: int,
+        on_data: Callable[[bytes], None],
+        on_end: Callable[[], None],
+        *,
+        read: Callable[[int, int], bytes] = os.read,
+        close_fd: Callable[[int], None] = os.close,
+    ) -> None:
+        self._loop = loop
+        self._fd = fd
+        self._on_data = on_data
+        self._on_end = on_end
+        self._read = read
+        self._close_fd = close_fd
+        self.closed = False
+        # One chunk in flight: a flood waits in the pipe and not in our memory.
+        self._room = threading.Semaphore(1)
+        self._thread = threading.Thread(target=self._run, name=f"moorings-pipe-{fd}", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            while True:
+                self._room.acquire()
+                if self.closed:
+                    return
+                try:
+                    data = self._read(self._fd, READ_SIZE)
+                except OSError:
+                    data = b""
+                with contextlib.suppress(RuntimeError):  # the loop is closed: nobody reads any more
+                    self._loop.call_soon_threadsafe(self._deliver, data)
+                if not data:
+                    return
+        finally:
+            with contextlib.suppress(OSError):
+                self._close_fd(self._fd)
+
+    def _deliver(self, data: bytes) -> None:
+        if self.closed:
+            return
+        if data:
+            self._on_data(data)
+            self._room.release()
+        else:
+            self.close()
+            self._on_end()
+
+    def drain(self) -> None:
+        """Nothing to do: the thread delivers as it comes."""
+
+    def close(self) -> None:
+        if not self.closed:
+            self.closed = True
+            self._room.release()
+
+
+class ThreadWriter:
+    """A blocking descriptor written by a thread, for loops that cannot watch pipes."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        fd: int,
+        cap: int,
+        on_broken: Callable[[], None],
+        *,
+        write: Callable[[int, memoryview], int] = os.write,
+        close_fd: Callable[[int], None] = os.close,
+    ) -> None:
+        self._loop = loop
+        self._fd = fd
+        self._cap = cap
+        self._on_broken = on_broken
+        self._write = write
+        self._close_fd = close_fd
+        self._queue: deque[Outgoing] = deque()
+        self._changed = threading.Condition()
+        self._waiting = 0
+        self.closed = False
+        self._thread = threading.Thread(target=self._run, name=f"moorings-pipe-{fd}", daemon=True)
+        self._thread.start()
+
+    @property
+    def waiting(self) -> int:
+        return self._waiting
+
+    def send(self, frame: bytes) -> Outgoing:
+        outgoing = Outgoing(frame)
+        with self._changed:
+            if self.closed:
+                raise ConnectionError("its stdin is closed")
+            if self._queue and self._waiting + len(frame) > self._cap:
+                raise OutboxFull(f"{self._waiting} bytes wait to be written to it already")
+            self._queue.append(outgoing)
+            self._waiting += len(frame)
+            self._changed.notify()
+        return outgoing
+
+    def withdraw(self, outgoing: Outgoing) -> bool:
+        with self._changed:
+            if outgoing.started or outgoing not in self._queue:
+                return False
+            self._queue.remove(outgoing)
+            self._waiting -= len(outgoing.frame)
+            return True
+
+    def _run(self) -> None:
+        try:
+            while True:
+                with self._changed:
+                    while not self._queue and not self.closed:
+                        self._changed.wait()
+                    if self.closed:
+                        return
+                    outgoing = self._queue.popleft()
+                    # From here it counts as sent: a blocking write cannot be taken back.
+                    outgoing.offset = 1
+                view, done = memoryview(outgoing.frame), 0
+                while done < len(view):
+                    try:
+                        done += self._write(self._fd, view[done:])
+                    except OSError:
+                        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody is told any more
+                            self._loop.call_soon_threadsafe(self._break)
+                        return
+                with self._changed:
+                    outgoing.offset = len(view)
+                    self._waiting -= len(view)
+        finally:
+            with contextlib.suppress(OSError):
+                self._close_fd(self._fd)
+
+    def _break(self) -> None:
+        if not self.closed:
+            self.close()
+            self._on_broken()
+
+    def close(self) -> None:
+        with self._changed:
+            self.closed = True
+            self._queue.clear()
+            self._waiting = 0
+            self._changed.notify()
