@@ -1,0 +1,173 @@
+"""Moorings holds an agent's MCP servers.
+
+The public door. Importing it is cheap: what it names is loaded when it is first used.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ._version import __version__
+
+if TYPE_CHECKING:
+    from .config import Bounds, StdioServer
+    from .config.files import load as load_config
+    from .errors import (
+        AmbiguousDelivery,
+        CallCancelled,
+        CallError,
+        CallTimeout,
+        CommandNotFound,
+        ConfigError,
+        HostClosedError,
+        MisuseError,
+        MooringsError,
+        NotSent,
+        Refused,
+        RequiredServerMissing,
+        RunTimeout,
+        ServerDied,
+        StartError,
+        UnknownResource,
+        UnknownServer,
+        UnknownTool,
+        WrongLoopError,
+    )
+    from .host.async_host import AsyncHost
+    from .host.blocking import Host
+    from .host.catalog import CatalogPrompt, CatalogResource, CatalogTemplate, CatalogTool
+    from .host.names import exposed_name
+    from .host.report import CloseReport, Readiness
+    from .observe import CatalogChanged, StateChanged
+    from .server.server import ServerStatus
+    from .server.states import State
+    from .session.handlers import Handlers
+    from .wire.types import (
+        CallToolResult,
+        CreateMessageResult,
+        ElicitResult,
+        GetPromptResult,
+        Prompt,
+        ReadResourceResult,
+        Resource,
+        Root,
+        TextContent,
+        Tool,
+    )
+
+_HOMES = {
+    "config": ("Bounds", "StdioServer"),
+    "errors": (
+        "AmbiguousDelivery",
+        "CallCancelled",
+        "CallError",
+        "CallTimeout",
+        "CommandNotFound",
+        "ConfigError",
+        "HostClosedError",
+        "MisuseError",
+        "MooringsError",
+        "NotSent",
+        "Refused",
+        "RequiredServerMissing",
+        "RunTimeout",
+        "ServerDied",
+        "StartError",
+        "UnknownResource",
+        "UnknownServer",
+        "UnknownTool",
+        "WrongLoopError",
+    ),
+    "host.async_host": ("AsyncHost",),
+    "host.blocking": ("Host",),
+    "host.catalog": ("CatalogPrompt", "CatalogResource", "CatalogTemplate", "CatalogTool"),
+    "host.names": ("exposed_name",),
+    "host.report": ("CloseReport", "Readiness"),
+    "observe": ("CatalogChanged", "StateChanged"),
+    "server.server": ("ServerStatus",),
+    "server.states": ("State",),
+    "session.handlers": ("Handlers",),
+    "wire.types": (
+        "CallToolResult",
+        "CreateMessageResult",
+        "ElicitResult",
+        "GetPromptResult",
+        "Prompt",
+        "ReadResourceResult",
+        "Resource",
+        "Root",
+        "TextContent",
+        "Tool",
+    ),
+}
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+
+__all__ = [
+    "AmbiguousDelivery",
+    "AsyncHost",
+    "Bounds",
+    "CallCancelled",
+    "CallError",
+    "CallTimeout",
+    "CallToolResult",
+    "CatalogChanged",
+    "CatalogPrompt",
+    "CatalogResource",
+    "CatalogTemplate",
+    "CatalogTool",
+    "CloseReport",
+    "CommandNotFound",
+    "ConfigError",
+    "CreateMessageResult",
+    "ElicitResult",
+    "GetPromptResult",
+    "Handlers",
+    "Host",
+    "HostClosedError",
+    "MisuseError",
+    "MooringsError",
+    "NotSent",
+    "Prompt",
+    "ReadResourceResult",
+    "Readiness",
+    "Refused",
+    "RequiredServerMissing",
+    "Resource",
+    "Root",
+    "RunTimeout",
+    "ServerDied",
+    "ServerStatus",
+    "StartError",
+    "State",
+    "StateChanged",
+    "StdioServer",
+    "TextContent",
+    "Tool",
+    "UnknownResource",
+    "UnknownServer",
+    "UnknownTool",
+    "WrongLoopError",
+    "__version__",
+    "exposed_name",
+    "load_config",
+]
+
+
+def __getattr__(name: str) -> object:
+    if name == "load_config":
+        from .config.files import load
+
+        globals()[name] = load
+        return load
+    home = _HOME_OF.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    value = getattr(import_module(f"{__name__}.{home}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,110 @@
+"""What a server is, as the user says it: the server specification and its bounds.
+
+Plain frozen values: no I/O, no defaults hidden elsewhere. Every wait and every size of one server has its name here,
+with its unit and its default (law 3). Files become these values in ``config/files.py``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+import msgspec
+
+__all__ = ["Bounds", "Protocol", "StdioServer"]
+
+Protocol = Literal["auto", "handshake", "2026-07-28"]
+"""Which era to speak: ``auto`` finds out and remembers; the others skip the probe."""
+
+
+class Bounds(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Every bound of one server. Times in seconds, sizes in bytes; all are settings."""
+
+    connect: float = 60.0
+    """Spawn, negotiation and the first lists together."""
+    probe: float = 3.0
+    """The ``server/discover`` probe, after which the server is taken for one of the handshake era."""
+    call: float = 300.0
+    """One call without a sign of progress."""
+    total: float = 3600.0
+    """One call in all: no progress stretches it."""
+    question: float = 600.0
+    """All the time a person or a model may take over the questions that one call causes; the call clock stands still meanwhile."""
+    stop_eof: float = 2.0
+    """From closing stdin until TERM goes to the group."""
+    stop_term: float = 2.0
+    """From TERM until KILL goes to the group."""
+    stop_kill: float = 2.0
+    """From KILL until the process is given up and reported."""
+    max_message: int = 16 * 1024 * 1024
+    """One message from the server; a larger one costs that message only."""
+    max_outbox: int = 64 * 1024 * 1024
+    """What may wait to be written to a server that does not read."""
+    max_pages: int = 1000
+    """Pages followed of one list."""
+    max_rounds: int = 10
+    """Rounds of ``input_required`` in one call."""
+    notifications: int = 1000
+    """Notifications waiting for their handler; older ones are dropped and counted."""
+    questions: int = 32
+    """Requests of the server being answered at one time; more are refused."""
+    stderr_tail: int = 16 * 1024
+    """What is kept in memory of stderr, for errors."""
+    log_file: int = 1024 * 1024
+    """Size at which the log of a server is rotated (one old file is kept); 0 means no log file."""
+    cooldown: float = 1.0
+    """Wait after a failed start before the next is tried; doubles with each failure."""
+    cooldown_max: float = 60.0
+    """Longest such wait."""
+
+
+class StdioServer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A server that is a program, spoken to over its stdin and stdout."""
+
+    command: str
+    """The program: a path, or a name looked up on the *server's* PATH. Never a shell line."""
+    args: tuple[str, ...] = ()
+    """Its arguments, passed as they stand."""
+    env: Mapping[str, str] = {}
+    """Added to the safe baseline of the environment (see ``transport/environment.py``)."""
+    inherit_env: bool | tuple[str, ...] = False
+    """True: the host's whole environment; or the names of further variables to pass on."""
+    cwd: str | None = None
+    """Working directory; the host's own if None."""
+    protocol: Protocol = "auto"
+    required: bool = False
+    """If True, ``wait_ready`` and the entry of a run fail when this server is not ready."""
+    lazy: bool = False
+    """If True, the server is started by its first use and not with the host."""
+    enabled: bool = True
+    include: tuple[str, ...] | None = None
+    """Globs on raw tool names; None means all, an empty list none. Case-sensitive."""
+    exclude: tuple[str, ...] = ()
+    """Globs on raw tool names, taken away after ``include``."""
+    bounds: Bounds = Bounds()
+
+    def __post_init__(self) -> None:
+        if not self.command:
+            raise ValueError("command is empty")
+        if "\0" in self.command or any("\0" in arg for arg in self.args):
+            raise ValueError("command and args cannot hold a NUL character")
+
+    def fingerprint(self) -> str:
+        """What makes two specifications the same program: the key under which its era is remembered.
+
+        Values of the environment stay out: they hold secrets, and a hash of a short secret can be undone.
+        """
+        identity = msgspec.json.encode([self.command, self.args, self.cwd, sorted(self.env)])
+        return hashlib.sha256(identity).hexdigest()[:32]
+
+
+def as_tuple(words: Sequence[str]) -> tuple[str, ...]:
+    """A tuple of words; a single string is refused, as it would be split into letters.
+
+    Raises:
+        TypeError: ``words`` is one string.
+    """
+    if isinstance(words, str):
+        raise TypeError(f"a list of words is wanted, not the string {words!r}")
+    return tuple(words)

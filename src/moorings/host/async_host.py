@@ -1,0 +1,638 @@
+"""``AsyncHost``: many servers on the caller's event loop.
+
+Made by the user, entered or started on one loop, closed once. It makes its servers and closes them side by side,
+within one bound. Calls go through it or through a handle of one server (``handle.py``); its blocking twin is
+``Host`` (``blocking.py``), with the same methods in the same order.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import difflib
+import os
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from contextlib import ExitStack
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+import msgspec
+
+from .._tasks import TaskOwner, outlast
+from .._version import __version__
+from ..config import Bounds, StdioServer
+from ..errors import (
+    HostClosedError,
+    MisuseError,
+    MooringsError,
+    RequiredServerMissing,
+    UnknownServer,
+    WrongLoopError,
+)
+from ..observe import OnEvent
+from ..server.life import LifeSettings
+from ..server.server import Server, ServerStatus
+from ..server.states import State
+from ..session.clock import CallClock
+from ..session.handlers import Handlers
+from ..session.methods import Methods
+from ..session.pending import OnProgress
+from ..transport.base import StopRecord
+from ..wire.types import CallToolResult, CompleteResult, GetPromptResult, ReadResourceResult
+from .catalog import CatalogPrompt, CatalogResource, CatalogTemplate, CatalogTool
+from .handle import ServerHandle
+from .places import Places
+from .report import CloseReport, Readiness
+from .resolve import Directory
+from .run import Run, current_run
+
+__all__ = ["DEFAULT_CLOSE", "DEFAULT_STARTING", "AsyncHost"]
+
+T = TypeVar("T")
+
+DEFAULT_CLOSE = 10.0
+"""Seconds for the whole of a close."""
+DEFAULT_STARTING = 16
+"""Servers that start at one time."""
+WAIT_FOREVER = 7 * 24 * 3600.0
+
+
+class AsyncHost:
+    """Holds many MCP servers on one event loop.
+
+    Args:
+        servers: name → specification. Eager ones start with the host, lazy ones with their first use.
+        handlers: what answers questions of servers and hears their notifications.
+        bounds: bounds for all servers whose specification sets none of its own.
+        max_starting: how many servers start at one time.
+        state_dir: folder for what outlives the process (eras, logs); None for the usual place of the system,
+            False for nothing on disk.
+        tools_for_resources, tools_for_prompts: list resources and prompts as tools too.
+        on_event: told of every change of state and catalog; called on the loop, must return at once.
+
+    Use it as ``async with AsyncHost({...}) as host``. Entering starts the servers and does not wait for them.
+    """
+
+    def __init__(
+        self,
+        servers: Mapping[str, StdioServer] | None = None,
+        *,
+        handlers: Handlers | None = None,
+        bounds: Bounds | None = None,
+        max_starting: int = DEFAULT_STARTING,
+        state_dir: str | os.PathLike[str] | bool | None = None,
+        tools_for_resources: bool = False,
+        tools_for_prompts: bool = False,
+        on_event: OnEvent | None = None,
+    ) -> None:
+        if max_starting < 1:
+            raise MisuseError(f"max_starting is {max_starting}; at least 1 server must be able to start")
+        self._specs: dict[str, StdioServer] = {}
+        self._bounds = bounds
+        for name, spec in (servers or {}).items():
+            self._specs[name] = self._checked(name, spec)
+        self._handlers = handlers or Handlers()
+        self._max_starting = max_starting
+        self._state_dir = state_dir
+        self._on_event = on_event
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._owner = TaskOwner("host")
+        self._servers: dict[str, Server] = {}
+        self._directory = Directory(
+            self._servers, resources_as_tools=tools_for_resources, prompts_as_tools=tools_for_prompts
+        )
+        self._settings: LifeSettings | None = None
+        self._token = object()
+        self._entered = 0
+        self._closing: asyncio.Task[CloseReport] | None = None
+        self._report: CloseReport | None = None
+
+    def _checked(self, name: str, spec: StdioServer) -> StdioServer:
+        if not name or not isinstance(name, str):
+            raise MisuseError(f"a server needs a name, not {name!r}")
+        if not isinstance(spec, StdioServer):
+            raise MisuseError(f"the specification of {name!r} is a StdioServer, not {type(spec).__name__}")
+        if self._bounds is not None and spec.bounds == Bounds():
+            return msgspec.structs.replace(spec, bounds=self._bounds)
+        return spec
+
+    # Life of the host
+
+    async def start(self) -> None:
+        """Start the eager servers, without waiting for them. A second start finds the first.
+
+        Raises:
+            HostClosedError: it was closed; make another.
+            WrongLoopError: it was started on another event loop.
+        """
+        if self._closing is not None:
+            raise HostClosedError("this host was closed; make another")
+        loop = asyncio.get_running_loop()
+        if self._loop is not None:
+            self._check_loop()
+            return
+        self._loop = loop
+        places = Places.at(self._state_dir)
+        slots = asyncio.Semaphore(self._max_starting)
+        self._settings = LifeSettings(
+            handlers=self._handlers,
+            client={"name": "moorings", "version": __version__},
+            eras=places.eras,
+            environment=lambda: os.environ,
+            log_path=places.log_path,
+            start_slot=lambda: slots,
+        )
+        for name, spec in self._specs.items():
+            self._make(name, spec)
+
+    def _make(self, name: str, spec: StdioServer) -> Server:
+        assert self._settings is not None
+        server = Server(name, spec, self._settings, on_event=self._on_event)
+        self._servers[name] = server
+        if not spec.lazy:
+            server.keep(self._token)
+        return server
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        self._entered += 1
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._entered -= 1
+        # Entered by several tasks at a time, it is closed by the last that leaves.
+        if self._entered <= 0:
+            await self.close()
+
+    async def close(self, timeout: float = DEFAULT_CLOSE) -> CloseReport:
+        """End every call and every server, within ``timeout`` seconds as a whole.
+
+        The work is the host's own: a caller that is cancelled or gives up leaves it whole, and a second call waits
+        for the same end. Returns what it took.
+        """
+        if self._report is not None:
+            return self._report
+        if self._loop is None:
+            self._report = CloseReport(elapsed=0.0)
+            self._closing = None
+            self._loop = asyncio.get_running_loop()
+            return self._report
+        self._check_loop()
+        if self._closing is None:
+            self._closing = self._owner.start(self._close(timeout), name="close")
+        await asyncio.wait({self._closing})
+        return self._closing.result()
+
+    async def _close(self, timeout: float) -> CloseReport:
+        assert self._loop is not None
+        began = self._loop.time()
+        # A little is kept for reaping and for the report itself.
+        by_then = began + max(timeout, 0.0) * 0.95
+        servers = list(self._servers.values())
+        ends = {s.name: self._owner.start(s.close(by_then), name=f"close {s.name}") for s in servers}
+        records: dict[str, StopRecord] = {}
+        stuck: list[str] = []
+        for server in servers:
+            task = ends[server.name]
+            # Bounded by the deadline that each close was given.
+            while not task.done():
+                await outlast(task, self._loop.time() + WAIT_FOREVER)
+            if not task.cancelled() and task.exception() is None and (record := task.result()) is not None:
+                records[server.name] = record
+            stuck.extend(server.stuck)
+        self._report = CloseReport(elapsed=self._loop.time() - began, servers=records, stuck=tuple(stuck))
+        return self._report
+
+    def _check_loop(self) -> None:
+        if self._loop is None:
+            raise HostClosedError("this host is not started", fix="use 'async with', or await start()")
+        if asyncio.get_running_loop() is not self._loop:
+            raise WrongLoopError(
+                "this host runs on another event loop",
+                fix="use one AsyncHost per loop, or the blocking Host from anywhere",
+            )
+
+    def _check(self) -> None:
+        if self._loop is None or self._loop is not asyncio.get_running_loop():
+            self._check_loop()
+        if self._closing is not None or self._report is not None:
+            raise HostClosedError("this host is closed")
+
+    # Who is there
+
+    async def wait_ready(
+        self, timeout: float | None = None, *, servers: Iterable[str] | None = None
+    ) -> Readiness:
+        """Wait until every server that was to start is ready or has failed, or ``timeout`` seconds have passed.
+
+        Args:
+            timeout: seconds; None waits as long as starts are allowed to take.
+            servers: only these; lazy ones among them are started.
+
+        Raises:
+            RequiredServerMissing: a server marked ``required`` is not ready by then.
+            UnknownServer: no such server.
+        """
+        self._check()
+        assert self._loop is not None
+        until = self._loop.time() + (WAIT_FOREVER if timeout is None else max(timeout, 0.0))
+        chosen = (
+            [self._get(name) for name in servers] if servers is not None else list(self._servers.values())
+        )
+        with ExitStack() as wanting:
+            if servers is not None:
+                for server in chosen:
+                    wanting.enter_context(server.wanted())
+                    server.keep(self._token)
+            while True:
+                waiting = [s for s in chosen if self._is_pending(s)]
+                if not waiting or self._loop.time() >= until:
+                    break
+                await waiting[0].changed(until)
+        readiness = self._readiness(chosen)
+        self._raise_if_required_missing(chosen)
+        return readiness
+
+    def _is_pending(self, server: Server) -> bool:
+        return server.state is State.CONNECTING or (
+            server.state is State.STOPPING and server.last_error is None
+        )
+
+    def _readiness(self, servers: Sequence[Server]) -> Readiness:
+        ready, pending, idle = [], [], []
+        failed: dict[str, str] = {}
+        for server in servers:
+            if server.state is State.READY:
+                ready.append(server.name)
+            elif self._is_pending(server):
+                pending.append(server.name)
+            elif server.state in (State.IDLE, State.DISABLED):
+                idle.append(server.name)
+            else:
+                failed[server.name] = server.why_not_ready()
+        return Readiness(ready=tuple(ready), pending=tuple(pending), failed=failed, idle=tuple(idle))
+
+    def _raise_if_required_missing(self, servers: Sequence[Server]) -> None:
+        missing = {
+            s.name: s.why_not_ready() for s in servers if s.spec.required and s.state is not State.READY
+        }
+        if missing:
+            text = "; ".join(f"{name}: {why}" for name, why in missing.items())
+            raise RequiredServerMissing(
+                f"required servers are not ready: {text}",
+                missing=missing,
+                fix="mend or start them, or take the mark 'required' away",
+            )
+
+    async def require_ready(self, until: float | None) -> None:
+        """Wait for the required servers, starting those that are not up. Used by runs.
+
+        Raises:
+            RequiredServerMissing: one of them is not ready by the loop's time ``until``.
+        """
+        self._check()
+        assert self._loop is not None
+        required = [s for s in self._servers.values() if s.spec.required]
+        limit = until if until is not None else self._loop.time() + WAIT_FOREVER
+        for server in required:
+            try:
+                await server.ready(limit)
+            except (MooringsError, TimeoutError):
+                continue
+        self._raise_if_required_missing(required)
+
+    def status(self) -> dict[str, ServerStatus]:
+        """How every server stands. Plain data; starts nothing."""
+        self._check_loop()
+        return {name: server.status() for name, server in self._servers.items()}
+
+    def server(self, name: str) -> ServerHandle:
+        """A handle of one server: the same methods, on raw names.
+
+        Raises:
+            UnknownServer: no such server.
+        """
+        self._check()
+        self._get(name)
+        return ServerHandle(self, name)
+
+    def _get(self, name: str) -> Server:
+        server = self._servers.get(name)
+        if server is None:
+            near = difflib.get_close_matches(name, self._servers, n=1)
+            raise UnknownServer(
+                f"there is no server {name!r}" + (f"; did you mean {near[0]!r}?" if near else ""),
+                fix=f"known servers: {', '.join(self._servers) or 'none'}",
+            )
+        return server
+
+    # What they offer
+
+    async def tools(self, *, servers: Iterable[str] | None = None) -> list[CatalogTool]:
+        """Tools of all servers that are up, and the last known ones of those that can be woken.
+
+        Ordered by server and name. Starts nothing, unless ``servers`` names some: these are started and waited for.
+        """
+        self._check()
+        return await self._directory.tools(
+            self._chosen(servers), self._clock(None, None), named=servers is not None
+        )
+
+    async def resources(self, *, servers: Iterable[str] | None = None) -> list[CatalogResource]:
+        """Resources, as ``tools``."""
+        self._check()
+        return await self._directory.resources(
+            self._chosen(servers), self._clock(None, None), named=servers is not None
+        )
+
+    async def resource_templates(self, *, servers: Iterable[str] | None = None) -> list[CatalogTemplate]:
+        """Resource templates, as ``tools``."""
+        self._check()
+        return await self._directory.templates(
+            self._chosen(servers), self._clock(None, None), named=servers is not None
+        )
+
+    async def prompts(self, *, servers: Iterable[str] | None = None) -> list[CatalogPrompt]:
+        """Prompts, as ``tools``."""
+        self._check()
+        return await self._directory.prompts(
+            self._chosen(servers), self._clock(None, None), named=servers is not None
+        )
+
+    def _chosen(self, names: Iterable[str] | None) -> list[Server]:
+        return [self._get(n) for n in names] if names is not None else list(self._servers.values())
+
+    # Using them
+
+    async def call(
+        self,
+        name: str,
+        arguments: Mapping[str, Any] | None = None,
+        *,
+        timeout: float | None = None,
+        total: float | None = None,
+        on_progress: OnProgress | None = None,
+        repeat: bool = False,
+        meta: Mapping[str, Any] | None = None,
+    ) -> CallToolResult:
+        """Call a tool by its catalog name, starting its server if need be.
+
+        Args:
+            name: as the catalog lists it (``server__tool``).
+            arguments: for the tool; anything that is JSON.
+            timeout: seconds without a sign of progress; None for the server's ``Bounds.call``.
+            total: seconds in all; None for its ``Bounds.total``.
+            on_progress: told ``progress, total, message``, in the caller's context, before the result.
+            repeat: a second execution does no harm: repeat it once if the first got no answer.
+            meta: further ``_meta`` for the server.
+
+        Returns:
+            The result; a failure of the tool itself is one with ``is_error``.
+
+        Raises:
+            Refused, NotSent, AmbiguousDelivery, CallTimeout, CallCancelled: see ``errors``.
+            UnknownTool, UnknownServer: the name leads nowhere.
+            HostClosedError, WrongLoopError: misuse.
+        """
+        self._check()
+        clock = self._clock(timeout, total)
+        server, tool, helper = await self._directory.resolve_tool(name, clock)
+        self._fit(clock, server, timeout, total)
+        if helper is not None:
+            return await self._in_run(
+                lambda: self._directory.call_helper(server, helper, arguments or {}, clock), name
+            )
+        return await self._in_run(
+            lambda: server.call_tool(
+                tool, arguments, clock, on_progress=on_progress, meta=meta, repeat=repeat
+            ),
+            name,
+        )
+
+    async def call_raw(
+        self,
+        server: str,
+        tool: str,
+        arguments: Mapping[str, Any] | None = None,
+        *,
+        timeout: float | None = None,
+        total: float | None = None,
+        on_progress: OnProgress | None = None,
+        repeat: bool = False,
+        meta: Mapping[str, Any] | None = None,
+    ) -> CallToolResult:
+        """Call a tool by server and raw name; the door of ``ServerHandle.call``. Raises as ``call``."""
+        self._check()
+        owner, clock = self._get(server), self._clock(timeout, total)
+        self._fit(clock, owner, timeout, total)
+        return await self._in_run(
+            lambda: owner.call_tool(
+                tool, arguments, clock, on_progress=on_progress, meta=meta, repeat=repeat
+            ),
+            tool,
+        )
+
+    async def read_resource(
+        self, uri: str, *, server: str | None = None, timeout: float | None = None
+    ) -> ReadResourceResult:
+        """Read a resource; ``server`` is needed only where more than one could hold it.
+
+        Raises:
+            UnknownResource: no server, or more than one, is known to hold it.
+            CallError: as ``call``.
+        """
+        self._check()
+        if server is None:
+            server = (await self._directory.holder(uri, self._clock(timeout, None))).name
+        return await self._ask(server, uri, timeout, lambda m, c: m.read_resource(uri, c))
+
+    async def get_prompt(
+        self, name: str, arguments: Mapping[str, str] | None = None, *, timeout: float | None = None
+    ) -> GetPromptResult:
+        """Get a prompt by its catalog name, filled in. Raises as ``call``."""
+        self._check()
+        server, raw = await self._directory.resolve_prompt(name, self._clock(timeout, None))
+        return await self.get_prompt_raw(server.name, raw, arguments, timeout=timeout)
+
+    async def get_prompt_raw(
+        self,
+        server: str,
+        name: str,
+        arguments: Mapping[str, str] | None = None,
+        *,
+        timeout: float | None = None,
+    ) -> GetPromptResult:
+        """Get a prompt by server and raw name. Raises as ``call``."""
+        return await self._ask(server, name, timeout, lambda m, c: m.get_prompt(name, arguments, c))
+
+    async def complete(
+        self,
+        server: str,
+        argument: str,
+        value: str,
+        *,
+        prompt: str | None = None,
+        template: str | None = None,
+        context: Mapping[str, str] | None = None,
+        timeout: float | None = None,
+    ) -> CompleteResult:
+        """Ask for proposals for an argument of a prompt (its raw name) or a resource template (its URI).
+
+        Raises:
+            MisuseError: not exactly one of ``prompt`` and ``template`` is given.
+            CallError: as ``call``.
+        """
+        if prompt is not None and template is None:
+            ref = {"type": "ref/prompt", "name": prompt}
+        elif template is not None and prompt is None:
+            ref = {"type": "ref/resource", "uri": template}
+        else:
+            raise MisuseError("name either a prompt or a template to complete for")
+        return await self._ask(
+            server,
+            "completion/complete",
+            timeout,
+            lambda m, c: m.complete(ref, argument, value, c, context=context),
+        )
+
+    async def subscribe(self, uri: str, *, server: str, timeout: float | None = None) -> None:
+        """Be told (``Handlers.on_resource_updated``) when a resource changes; lasts over restarts of the server."""
+        owner, clock = self._for_call(server, timeout)
+        await self._in_run(lambda: owner.subscribe(uri, clock), uri)
+
+    async def unsubscribe(self, uri: str, *, server: str, timeout: float | None = None) -> None:
+        """No longer be told of a resource."""
+        owner, clock = self._for_call(server, timeout)
+        await self._in_run(lambda: owner.unsubscribe(uri, clock), uri)
+
+    async def set_log_level(self, level: str, *, server: str, timeout: float | None = None) -> None:
+        """Say which log messages a server shall send. Raises as ``call``."""
+        await self._ask(server, "logging/setLevel", timeout, lambda m, c: m.set_log_level(level, c))
+
+    async def ping(self, server: str, *, timeout: float | None = None) -> None:
+        """Ask a server for a sign of life. Raises as ``call``."""
+        await self._ask(server, "ping", timeout, lambda m, c: m.ping(c))
+
+    async def request(
+        self,
+        server: str,
+        method: str,
+        params: Mapping[str, Any] | None = None,
+        *,
+        timeout: float | None = None,
+    ) -> Any:
+        """Any request, its result as plain JSON: for what Moorings has no name for yet. Raises as ``call``."""
+        return await self._ask(server, method, timeout, lambda m, c: m.raw(method, params, c))
+
+    async def _ask(
+        self,
+        server: str,
+        label: str,
+        timeout: float | None,
+        use: Callable[[Methods, CallClock], Awaitable[T]],
+    ) -> T:
+        owner, clock = self._for_call(server, timeout)
+        return await self._in_run(lambda: owner.request(label, clock, lambda m: use(m, clock)), label)
+
+    def _for_call(self, server: str, timeout: float | None) -> tuple[Server, CallClock]:
+        self._check()
+        owner, clock = self._get(server), self._clock(timeout, None)
+        self._fit(clock, owner, timeout, None)
+        return owner, clock
+
+    def run(self, timeout: float | None = None) -> Run:
+        """An agent run: ``async with host.run(timeout=60) as run``. See ``Run``."""
+        self._check()
+        return Run(self, timeout)
+
+    # Changing them at run time
+
+    async def add(self, name: str, spec: StdioServer) -> ServerHandle:
+        """Add a server; it is started unless it is lazy.
+
+        Raises:
+            MisuseError: the name is taken.
+        """
+        self._check()
+        if name in self._servers:
+            raise MisuseError(f"there is a server {name!r} already", fix=f"remove({name!r}) first")
+        self._make(name, self._checked(name, spec))
+        return ServerHandle(self, name)
+
+    async def remove(self, name: str, *, timeout: float = DEFAULT_CLOSE) -> StopRecord | None:
+        """End a server for good, within ``timeout`` seconds. Returns what it took, None if it was not running."""
+        self._check()
+        assert self._loop is not None
+        server = self._get(name)
+        del self._servers[name]
+        task = self._owner.start(server.close(self._loop.time() + timeout), name=f"remove {name}")
+        await asyncio.wait({task})
+        return task.result()
+
+    async def restart(self, name: str, *, timeout: float | None = None) -> None:
+        """Stop a server if it runs, start it at once, and wait until it is ready.
+
+        Raises:
+            StartError: it did not come up.
+            TimeoutError: ``timeout`` seconds passed; the start goes on.
+        """
+        await self._command(name, lambda server: server.restart(), timeout)
+
+    async def enable(self, name: str) -> None:
+        """Let a disabled server be started again; an eager one starts now."""
+        self._check()
+        server = self._get(name)
+        server.enable()
+        if not server.spec.lazy:
+            server.keep(self._token)
+
+    async def disable(self, name: str) -> None:
+        """Stop a server and do not start it again until ``enable``. Its calls in flight end, typed."""
+        self._check()
+        server = self._get(name)
+        task = self._owner.start(server.disable(), name=f"disable {name}")
+        await asyncio.wait({task})
+        task.result()
+
+    async def _command(self, name: str, command: Callable[[Server], Any], timeout: float | None) -> None:
+        self._check()
+        assert self._loop is not None
+        server = self._get(name)
+        until = self._loop.time() + (WAIT_FOREVER if timeout is None else timeout)
+        task = self._owner.start(command(server), name=f"command for {name}")
+        await asyncio.wait({task})
+        task.result()
+        with server.wanted():
+            server.keep(self._token)
+            await server.ready(until)
+
+    # Clocks and runs
+
+    def _clock(self, timeout: float | None, total: float | None) -> CallClock:
+        """A clock by the defaults; ``_fit`` sets it to the bounds of the server once that is known."""
+        bounds = self._bounds or Bounds()
+        silence = bounds.call if timeout is None else timeout
+        whole = max(bounds.total, silence) if total is None else total
+        if silence < 0 or whole < 0:
+            raise MisuseError("a timeout cannot be negative")
+        run = self._run()
+        if run is not None:
+            return run.clock(silence, whole)
+        assert self._loop is not None
+        return CallClock(self._loop.time(), silence, whole)
+
+    def _fit(self, clock: CallClock, server: Server, timeout: float | None, total: float | None) -> None:
+        bounds = server.spec.bounds
+        clock.fit(
+            bounds.call if timeout is None else timeout,
+            (max(bounds.total, timeout or 0.0) if total is None else total),
+        )
+
+    def _run(self) -> Run | None:
+        run = current_run.get()
+        return run if run is not None and run.host is self else None
+
+    async def _in_run(self, make: Callable[[], Coroutine[Any, Any, T]], label: str) -> T:
+        run = self._run()
+        return await (make() if run is None else run.own(make, label))

@@ -1,0 +1,145 @@
+"""A handle of one server: the methods of the host, on raw names. Made by the host; holds no resources."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from ..server.server import ServerStatus
+from ..session.pending import OnProgress
+from ..wire.types import (
+    CallToolResult,
+    CompleteResult,
+    GetPromptResult,
+    Prompt,
+    ReadResourceResult,
+    Resource,
+    ResourceTemplate,
+    Tool,
+)
+
+if TYPE_CHECKING:
+    from .async_host import AsyncHost
+
+__all__ = ["ServerHandle"]
+
+
+class ServerHandle:
+    """One server of an ``AsyncHost``, by its name. Kept after a close, its methods raise ``HostClosedError``."""
+
+    __slots__ = ("_host", "name")
+
+    def __init__(self, host: AsyncHost, name: str) -> None:
+        self._host = host
+        self.name = name
+
+    def __repr__(self) -> str:
+        return f"<server {self.name!r}>"
+
+    def status(self) -> ServerStatus:
+        """How it stands."""
+        return self._host.status()[self.name]
+
+    @property
+    def instructions(self) -> str | None:
+        """How the server wants to be used, in its own words (not to be trusted); None while it is not up."""
+        return self.status().instructions
+
+    async def tools(self) -> list[Tool]:
+        """Its tools after its filters, by raw name; it is started if need be. Raises CallError."""
+        return [item.tool for item in await self._host.tools(servers=[self.name]) if item.helper is None]
+
+    async def resources(self) -> list[Resource]:
+        """Its resources. Raises CallError."""
+        return [item.resource for item in await self._host.resources(servers=[self.name])]
+
+    async def resource_templates(self) -> list[ResourceTemplate]:
+        """Its resource templates. Raises CallError."""
+        return [item.template for item in await self._host.resource_templates(servers=[self.name])]
+
+    async def prompts(self) -> list[Prompt]:
+        """Its prompts. Raises CallError."""
+        return [item.prompt for item in await self._host.prompts(servers=[self.name])]
+
+    async def call(
+        self,
+        tool: str,
+        arguments: Mapping[str, Any] | None = None,
+        *,
+        timeout: float | None = None,
+        total: float | None = None,
+        on_progress: OnProgress | None = None,
+        repeat: bool = False,
+        meta: Mapping[str, Any] | None = None,
+    ) -> CallToolResult:
+        """Call a tool by its raw name, also one that its filters hide or its list does not show; see
+        ``AsyncHost.call`` for the rest."""
+        return await self._host.call_raw(
+            self.name,
+            tool,
+            arguments,
+            timeout=timeout,
+            total=total,
+            on_progress=on_progress,
+            repeat=repeat,
+            meta=meta,
+        )
+
+    async def read_resource(self, uri: str, *, timeout: float | None = None) -> ReadResourceResult:
+        """Read a resource. Raises CallError."""
+        return await self._host.read_resource(uri, server=self.name, timeout=timeout)
+
+    async def get_prompt(
+        self, name: str, arguments: Mapping[str, str] | None = None, *, timeout: float | None = None
+    ) -> GetPromptResult:
+        """Get a prompt by its raw name. Raises CallError."""
+        return await self._host.get_prompt_raw(self.name, name, arguments, timeout=timeout)
+
+    async def complete(
+        self,
+        argument: str,
+        value: str,
+        *,
+        prompt: str | None = None,
+        template: str | None = None,
+        context: Mapping[str, str] | None = None,
+        timeout: float | None = None,
+    ) -> CompleteResult:
+        """Proposals for an argument; see ``AsyncHost.complete``."""
+        return await self._host.complete(
+            self.name, argument, value, prompt=prompt, template=template, context=context, timeout=timeout
+        )
+
+    async def subscribe(self, uri: str, *, timeout: float | None = None) -> None:
+        """Be told when a resource changes. Raises CallError."""
+        await self._host.subscribe(uri, server=self.name, timeout=timeout)
+
+    async def unsubscribe(self, uri: str, *, timeout: float | None = None) -> None:
+        """No longer be told. Raises CallError."""
+        await self._host.unsubscribe(uri, server=self.name, timeout=timeout)
+
+    async def set_log_level(self, level: str, *, timeout: float | None = None) -> None:
+        """Say which log messages are wanted (``debug`` to ``emergency``). Raises CallError."""
+        await self._host.set_log_level(level, server=self.name, timeout=timeout)
+
+    async def ping(self, *, timeout: float | None = None) -> None:
+        """Ask for a sign of life. Raises CallError."""
+        await self._host.ping(self.name, timeout=timeout)
+
+    async def request(
+        self, method: str, params: Mapping[str, Any] | None = None, *, timeout: float | None = None
+    ) -> Any:
+        """Any request, its result as plain JSON. Raises CallError."""
+        return await self._host.request(self.name, method, params, timeout=timeout)
+
+    async def restart(self, *, timeout: float | None = None) -> None:
+        """Stop it if it runs, start it at once and wait until it is ready; see ``AsyncHost.restart``."""
+        await self._host.restart(self.name, timeout=timeout)
+
+    async def enable(self) -> None:
+        """Let it be started again."""
+        await self._host.enable(self.name)
+
+    async def disable(self) -> None:
+        """Stop it until ``enable``."""
+        await self._host.disable(self.name)

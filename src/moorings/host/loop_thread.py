@@ -1,0 +1,340 @@
+"""The loop thread of the blocking host: one thread, one event loop, one ``AsyncHost``.
+
+Made by ``Host`` at its start and ended by its close. The loop is made and run inside the thread; ``start`` returns
+when it runs. Work is handed over with one ``call_soon_threadsafe`` and no polling; the coroutine of a call is made on
+the loop's side alone, so that a hand-over that comes too late leaves nothing un-awaited. When the thread ends,
+whatever was handed over has an outcome.
+
+The thread is a daemon so that it never holds up an interpreter that ends without ``close``; the exit hook below ends
+it properly then, so it is never left behind.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import contextvars
+import os
+import threading
+import time
+from collections.abc import Callable, Coroutine
+from typing import Any, Generic, TypeVar
+
+from .._tasks import TaskOwner
+from ..errors import CallCancelled, HostClosedError, WrongLoopError
+from .async_host import DEFAULT_CLOSE, AsyncHost
+from .outcome import outcome_of
+from .report import CloseReport
+
+__all__ = ["Handover", "LoopThread"]
+
+T = TypeVar("T")
+
+JOIN_MARGIN = 2.0
+"""Seconds beyond the bound of a close in which the thread must have ended."""
+
+
+class Handover(Generic[T]):
+    """One piece of work handed to the loop thread: waited for, or cancelled, from any other thread."""
+
+    __slots__ = (
+        "_cancelled",
+        "_context",
+        "_done",
+        "_error",
+        "_label",
+        "_make",
+        "_result",
+        "_task",
+        "_thread",
+    )
+
+    def __init__(self, thread: LoopThread, make: Callable[[], Coroutine[Any, Any, T]], label: str) -> None:
+        self._thread = thread
+        self._make = make
+        self._label = label
+        self._context = contextvars.copy_context()
+        self._done = threading.Event()
+        self._task: asyncio.Task[T] | None = None
+        self._cancelled = False
+        self._result: T | None = None
+        self._error: BaseException | None = None
+
+    def begin(self, owner: TaskOwner) -> None:
+        """On the loop: start the work."""
+        if self._done.is_set():
+            return
+        if owner.closed:
+            self.settle(None, HostClosedError("this host is closed"))
+            return
+        if self._cancelled:
+            self.settle(None, CallCancelled("cancelled before it began", tool=self._label, sent=False))
+            return
+        work = outcome_of(self._make, self._label, "cancelled from another thread")
+        self._task = owner.start(work, name=self._label, context=self._context)
+        self._task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[T]) -> None:
+        if task.cancelled():
+            self.settle(None, CallCancelled("cancelled before it began", tool=self._label, sent=False))
+        elif (error := task.exception()) is not None:
+            self.settle(None, error)
+        else:
+            self.settle(task.result(), None)
+
+    def settle(self, result: T | None, error: BaseException | None) -> None:
+        """Give it its outcome; the first one counts."""
+        if not self._done.is_set():
+            self._result, self._error = result, error
+            self._task = None
+            self._thread.forget(self)
+            self._done.set()
+
+    @property
+    def done(self) -> bool:
+        """True once it has an outcome."""
+        return self._done.is_set()
+
+    def result(self, timeout: float | None = None) -> T:
+        """Wait for the outcome.
+
+        Args:
+            timeout: seconds to wait here; the work goes on when they pass. None waits as long as the work's own
+                limits allow.
+
+        Raises:
+            CallError and others: the outcome of the work.
+            CallCancelled: it was cancelled.
+            TimeoutError: ``timeout`` passed first.
+        """
+        self._thread.refuse_own_thread()
+        if not self._done.wait(timeout):
+            raise TimeoutError(f"{self._label}: no outcome within {timeout:g} s of waiting; it goes on")
+        if self._error is not None:
+            raise self._error
+        return self._result  # type: ignore[return-value]
+
+    def cancel(self) -> None:
+        """Cancel it, from any thread: its server is told, ``result`` raises ``CallCancelled``. Harmless when done."""
+        self._cancelled = True
+        self._thread.poke(self._cancel_now)
+
+    def _cancel_now(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+
+
+class LoopThread:
+    """The thread and what runs on it. See the module for who makes and ends it."""
+
+    def __init__(
+        self,
+        make_host: Callable[[], AsyncHost],
+        *,
+        make_thread: Callable[..., threading.Thread] = threading.Thread,
+        make_loop: Callable[[], asyncio.AbstractEventLoop] | None = None,
+    ) -> None:
+        self._make_host = make_host
+        self._make_loop = make_loop or asyncio.new_event_loop
+        self.host: AsyncHost | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stop: asyncio.Future[float] | None = None
+        self._gate = threading.Lock()
+        """Guards ``_accepting`` and the hand-over itself; never held while anything waits."""
+        self._accepting = False
+        self._open: set[Handover[Any]] = set()
+        self._running = threading.Event()
+        self._failure: BaseException | None = None
+        self._report: CloseReport | None = None
+        self._owner: TaskOwner | None = None
+        self._pid = os.getpid()
+        self._thread = make_thread(target=self._run, name="moorings-loop", daemon=True)
+
+    def start(self) -> None:
+        """Start the thread; returns when its loop runs and the host on it is started. Waits for no server."""
+        _live.add(self)
+        try:
+            self._thread.start()
+        except (
+            BaseException
+        ) as error:  # boundary: no thread to be had; those who wait for this start must learn it
+            _live.discard(self)
+            self._failure = error
+            self._running.set()
+            raise
+        # Bounded by what the thread does first, which waits for nothing; its failure sets the event too.
+        self._running.wait()
+        if self._failure is not None:
+            self._thread.join()
+            raise self._failure
+
+    @property
+    def alive(self) -> bool:
+        """True while the thread runs."""
+        return self._thread.is_alive()
+
+    def wait_running(self) -> None:
+        """Wait until ``start`` of another thread has brought the loop up."""
+        self._running.wait()
+        if self._failure is not None:
+            raise self._failure
+
+    # On the thread
+
+    def _run(self) -> None:
+        try:
+            loop = self._make_loop()
+        except BaseException as error:  # boundary: the starter must learn why there is no loop
+            self._failure = error
+            _live.discard(self)
+            self._running.set()
+            return
+        try:
+            asyncio.set_event_loop(loop)
+            loop.run_until_complete(self._main(loop))
+        except BaseException as error:  # boundary: the starter, or the log, must learn what ended the loop
+            self._failure = self._failure or error
+            if self._running.is_set():
+                raise
+        finally:
+            self._refuse_late_handovers(loop)
+            loop.run_until_complete(loop.shutdown_asyncgens())
+            asyncio.set_event_loop(None)
+            loop.close()
+            _live.discard(self)
+            self._running.set()
+
+    async def _main(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._stop = loop.create_future()
+        self._owner = TaskOwner("blocking host")
+        host = self.host = self._make_host()
+        try:
+            await host.start()
+            with self._gate:
+                self._accepting = True
+            self._running.set()
+            timeout = await self._stop
+        except BaseException:
+            await host.close()
+            raise
+        self._report = await host.close(timeout)
+        stuck = await self._owner.aclose()
+        if stuck:
+            self._report = CloseReport(
+                elapsed=self._report.elapsed,
+                servers=self._report.servers,
+                stuck=(*self._report.stuck, *stuck),
+            )
+
+    def _refuse_late_handovers(self, loop: asyncio.AbstractEventLoop) -> None:
+        with self._gate:
+            self._accepting = False
+            late = list(self._open)
+        # What was put on the loop before the gate closed runs in this turn, finds its owner closed, and is refused.
+        loop.run_until_complete(_one_turn())
+        for handover in late:
+            handover.settle(None, HostClosedError("this host is closed"))
+
+    # From other threads
+
+    def refuse_own_thread(self) -> None:
+        """A blocking wait on the loop's own thread would wait for itself.
+
+        Raises:
+            WrongLoopError: called there.
+        """
+        if threading.get_ident() == self._thread.ident:
+            raise WrongLoopError(
+                "the blocking host was called on its own loop thread, where it would wait for itself",
+                fix="call it from another thread",
+            )
+
+    def submit(self, make: Callable[[], Coroutine[Any, Any, T]], label: str) -> Handover[T]:
+        """Hand work over; ``make`` makes its coroutine on the loop.
+
+        Raises:
+            HostClosedError: the thread takes no more work.
+            WrongLoopError: called on the loop thread.
+        """
+        self.refuse_own_thread()
+        handover: Handover[T] = Handover(self, make, label)
+        with self._gate:
+            if not self._accepting or self._loop is None or self._owner is None:
+                raise HostClosedError("this host is closed")
+            self._open.add(handover)
+            self._loop.call_soon_threadsafe(handover.begin, self._owner)
+        return handover
+
+    def poke(self, callback: Callable[[], None]) -> None:
+        """Run a callback on the loop, if it still runs."""
+        with self._gate:
+            if self._accepting and self._loop is not None:
+                self._loop.call_soon_threadsafe(callback)
+
+    def forget(self, handover: Handover[Any]) -> None:
+        """A hand-over has its outcome."""
+        self._open.discard(handover)
+
+    def begin_stop(self, timeout: float = DEFAULT_CLOSE) -> None:
+        """Ask the thread to close its host and end. Waits for nothing; harmless when asked twice."""
+
+        def stop() -> None:
+            if self._stop is not None and not self._stop.done():
+                self._stop.set_result(timeout)
+
+        if self._pid == os.getpid():
+            self.poke(stop)
+
+    def stop(self, timeout: float) -> CloseReport:
+        """Close the host within ``timeout`` seconds and join the thread. From any other thread, any number of times.
+
+        Raises:
+            WrongLoopError: called on the loop thread.
+        """
+        self.refuse_own_thread()
+        self.begin_stop(timeout)
+        began = time.monotonic()
+        self._thread.join(max(timeout, 0.0) + JOIN_MARGIN)
+        if self._thread.is_alive():
+            return CloseReport(
+                elapsed=time.monotonic() - began, stuck=("the loop thread: user code on it does not return",)
+            )
+        return self._report or CloseReport(elapsed=time.monotonic() - began)
+
+    def disown_after_fork(self) -> None:
+        """In a forked child: the thread and all that it owns are the parent's."""
+        self._accepting = False
+        if self._owner is not None:
+            self._owner.disown_after_fork()
+
+
+_live: set[LoopThread] = set()
+"""Loop threads that run, in this process."""
+_inherited: list[LoopThread] = []
+"""Loop threads of the parent, after a fork: kept, so that nothing of them is finalized here."""
+
+
+async def _one_turn() -> None:
+    await asyncio.sleep(0)
+
+
+def _close_all_at_exit() -> None:
+    threads = list(_live)
+    for thread in threads:
+        thread.begin_stop()
+    for thread in threads:
+        if thread._thread is not threading.current_thread():
+            thread._thread.join(DEFAULT_CLOSE + JOIN_MARGIN)
+
+
+def _after_fork_in_child() -> None:
+    for thread in _live:
+        thread.disown_after_fork()
+        _inherited.append(thread)
+    _live.clear()
+
+
+atexit.register(_close_all_at_exit)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork_in_child)

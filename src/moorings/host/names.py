@@ -1,0 +1,55 @@
+"""The names that models see: one stable, injective function of server and tool (field faults 15).
+
+``server__tool`` where that is a plain name that can be split in one way only. Everything else is made plain, cut to
+64 characters, and carries a short hash of both raw names, always, whoever else is present: so nothing depends on the
+order of connecting, nothing is refused and nothing is shadowed. The way back is a table, never parsing.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+
+__all__ = ["MAX_NAME", "exposed_name", "split_plain"]
+
+MAX_NAME = 64
+"""Longest name that the large model APIs take."""
+_SEPARATOR = "__"
+_PLAIN = re.compile(r"[A-Za-z0-9_-]+\Z")
+_NOT_PLAIN = re.compile(r"[^A-Za-z0-9_-]")
+_HASH = 10
+_LOOKS_HASHED = re.compile(r".*_[a-z2-7]{10}\Z")
+
+
+def _hash(server: str, tool: str) -> str:
+    # The lengths keep ("a", "bc") and ("ab", "c") apart; surrogates of broken names are kept as they are.
+    text = f"{len(server)}:{server}{tool}".encode("utf-8", "surrogatepass")
+    return base64.b32encode(hashlib.sha256(text).digest()).decode().lower()[:_HASH]
+
+
+def exposed_name(server: str, tool: str) -> str:
+    """The catalog's name for a tool of a server: at most 64 of ``[A-Za-z0-9_-]``."""
+    name = f"{server}{_SEPARATOR}{tool}"
+    if len(name) <= MAX_NAME and _is_plain(server, tool, name):
+        return name
+    ending = "_" + _hash(server, tool)
+    return _NOT_PLAIN.sub("_", name)[: MAX_NAME - len(ending)] + ending
+
+
+def _is_plain(server: str, tool: str, name: str) -> bool:
+    if not (_PLAIN.match(server) and _PLAIN.match(tool)):
+        return False
+    # A third underscore beside the separator, or a second separator, could be split otherwise.
+    if sum(name.startswith(_SEPARATOR, i) for i in range(len(name))) != 1:
+        return False
+    # A plain name that looks like one with a hash could meet one with a hash.
+    return not _LOOKS_HASHED.match(name)
+
+
+def split_plain(name: str) -> tuple[str, str] | None:
+    """Server and tool of a plain name; None for a name that only the table can resolve."""
+    server, separator, tool = name.partition(_SEPARATOR)
+    if separator and exposed_name(server, tool) == name:
+        return server, tool
+    return None

@@ -1,0 +1,259 @@
+"""From names to servers and back, over the live lists of all servers of a host.
+
+Owned by the host; holds nothing of its own. One slow or broken server never hides the others: where nobody named it,
+its lists are left out, and its status says why.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import difflib
+import logging
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeVar
+
+import msgspec
+
+from ..errors import CallError, MooringsError, UnknownResource, UnknownServer, UnknownTool
+from ..server.server import Server
+from ..server.states import State
+from ..session.clock import CallClock
+from ..session.methods import Listed
+from ..wire.types import CallToolResult, TextContent, encode
+from .catalog import (
+    CatalogPrompt,
+    CatalogResource,
+    CatalogTemplate,
+    CatalogTool,
+    HelperKind,
+    catalog_tools,
+    helper_tools,
+    wanted,
+)
+from .names import exposed_name, split_plain
+
+__all__ = ["Directory", "template_matches"]
+
+_log = logging.getLogger("moorings")
+T = TypeVar("T")
+
+KNOWN = (State.READY, State.PARKED, State.IDLE, State.CONNECTING, State.STOPPING)
+"""States in which the last known lists of a server count: the next use wakes it."""
+
+
+def template_matches(template: str, uri: str) -> bool:
+    """Whether a URI could come from a template (RFC 6570, read loosely: an expression stands for any text)."""
+    parts = re.split(r"\{[^{}]*\}", template)
+    return re.fullmatch(".*".join(re.escape(part) for part in parts), uri, re.DOTALL) is not None
+
+
+class Directory:
+    """Lists and names over the servers of one host."""
+
+    def __init__(
+        self, servers: Mapping[str, Server], *, resources_as_tools: bool, prompts_as_tools: bool
+    ) -> None:
+        self._servers = servers
+        self._resources_as_tools = resources_as_tools
+        self._prompts_as_tools = prompts_as_tools
+
+    # Lists
+
+    async def _lists(
+        self, kind: str, servers: Sequence[Server], clock: CallClock, *, named: bool
+    ) -> list[tuple[Server, Listed]]:
+        """One list of each server. A named server is started and its failure raised; of the others, those that are
+        up are asked and those that are not give what they last listed."""
+
+        async def one(server: Server) -> Listed | None:
+            if named or server.state is State.READY:
+                try:
+                    return await server.listed(kind, clock)
+                except CallError as error:
+                    if named:
+                        raise
+                    _log.warning("server %s: no %s: %s", server.name, kind, error)
+                    return None
+            return server.lists[kind].listed if server.state in KNOWN else None
+
+        listed = await _all_of([one(server) for server in servers])
+        found = [(server, each) for server, each in zip(servers, listed, strict=True) if each is not None]
+        return sorted(found, key=lambda pair: pair[0].name)
+
+    async def tools(self, servers: Sequence[Server], clock: CallClock, *, named: bool) -> list[CatalogTool]:
+        """The catalog of tools, in a stable order."""
+        catalog = []
+        for server, listed in await self._lists("tools", servers, clock, named=named):
+            catalog.extend(catalog_tools(server.name, server.spec, listed.items))
+            has = server.status().capabilities
+            catalog.extend(
+                helper_tools(
+                    server.name,
+                    resources=self._resources_as_tools and has is not None and has.resources is not None,
+                    prompts=self._prompts_as_tools and has is not None and has.prompts is not None,
+                )
+            )
+        return catalog
+
+    async def prompts(
+        self, servers: Sequence[Server], clock: CallClock, *, named: bool
+    ) -> list[CatalogPrompt]:
+        """The catalog of prompts."""
+        return [
+            CatalogPrompt(exposed_name(server.name, prompt.name), server.name, prompt)
+            for server, listed in await self._lists("prompts", servers, clock, named=named)
+            for prompt in sorted(listed.items, key=lambda p: str(p.name))
+        ]
+
+    async def resources(
+        self, servers: Sequence[Server], clock: CallClock, *, named: bool
+    ) -> list[CatalogResource]:
+        """The catalog of resources."""
+        return [
+            CatalogResource(server.name, resource)
+            for server, listed in await self._lists("resources", servers, clock, named=named)
+            for resource in sorted(listed.items, key=lambda r: str(r.uri))
+        ]
+
+    async def templates(
+        self, servers: Sequence[Server], clock: CallClock, *, named: bool
+    ) -> list[CatalogTemplate]:
+        """The catalog of resource templates."""
+        return [
+            CatalogTemplate(server.name, template)
+            for server, listed in await self._lists("resource_templates", servers, clock, named=named)
+            for template in sorted(listed.items, key=lambda t: str(t.uri_template))
+        ]
+
+    # Names
+
+    async def resolve_tool(self, name: str, clock: CallClock) -> tuple[Server, str, HelperKind | None]:
+        """Server, raw name, and what it stands for.
+
+        Raises:
+            UnknownServer, UnknownTool: the name leads nowhere, or its server's filters hide it.
+        """
+        plain = split_plain(name)
+        if plain is not None:
+            server = self._servers.get(plain[0])
+            if server is None:
+                raise UnknownServer(
+                    f"there is no server {plain[0]!r}, so no tool {name!r}",
+                    fix=f"known servers: {', '.join(self._servers) or 'none'}",
+                )
+            listed = server.lists["tools"]
+            known = {tool.name for tool in listed.listed.items} if listed.listed is not None else None
+            current = server.state is State.READY and not listed.stale
+            if not wanted(server.spec, plain[1]) or (known is not None and current and plain[1] not in known):
+                raise self._unknown(name, [exposed_name(server.name, n) for n in known or ()])
+            return server, plain[1], None
+        seen = []
+        for tool in await self._candidates(name, clock):
+            if tool.name == name:
+                return self._servers[tool.server], tool.tool.name, tool.helper
+            seen.append(tool.name)
+        raise self._unknown(name, seen)
+
+    def _unknown(self, name: str, names: Sequence[str]) -> UnknownTool:
+        near = difflib.get_close_matches(name, names, n=1)
+        return UnknownTool(
+            f"there is no {name!r} in the catalog" + (f"; did you mean {near[0]!r}?" if near else ""),
+            fix="list the catalog: host.tools(), or 'moor tools'",
+        )
+
+    async def _candidates(self, name: str, clock: CallClock) -> list[CatalogTool]:
+        """The tools among which a name with a hash may be. Only servers that could have it, and have never been
+        listed, are started for that."""
+        likely = [s for s in self._servers.values() if self._could_own(s, name)]
+        catalog: list[CatalogTool] = []
+        for server in likely:
+            fresh = server.lists["tools"].listed is None and server.state is not State.DISABLED
+            try:
+                catalog.extend(await self.tools([server], clock, named=fresh))
+            except CallError as error:
+                if len(likely) == 1:
+                    raise
+                _log.warning("server %s: not asked for %s: %s", server.name, name, error)
+        return catalog
+
+    def _could_own(self, server: Server, name: str) -> bool:
+        """A name with a hash begins with the plain form of its server, or with as much as there was room for."""
+        start = re.sub(r"[^A-Za-z0-9_-]", "_", server.name) + "__"
+        return name.startswith(start[:53])
+
+    async def resolve_prompt(self, name: str, clock: CallClock) -> tuple[Server, str]:
+        """Server and raw name of a prompt. Raises UnknownTool, UnknownServer."""
+        plain = split_plain(name)
+        if plain is not None:
+            server = self._servers.get(plain[0])
+            if server is None:
+                raise UnknownServer(f"there is no server {plain[0]!r}, so no prompt {name!r}")
+            return server, plain[1]
+        likely = [s for s in self._servers.values() if self._could_own(s, name)]
+        listed = await self.prompts(likely, clock, named=len(likely) == 1)
+        for prompt in listed:
+            if prompt.name == name:
+                return self._servers[prompt.server], prompt.prompt.name
+        raise self._unknown(name, [p.name for p in listed])
+
+    async def holder(self, uri: str, clock: CallClock) -> Server:
+        """The one server that holds a resource: by its lists, else by its templates, else the only one with any.
+
+        Raises:
+            UnknownResource: none does, or more than one.
+        """
+        servers = list(self._servers.values())
+        resources = await self.resources(servers, clock, named=False)
+        names = {item.server for item in resources if item.resource.uri == uri}
+        if not names:
+            templates = await self.templates(servers, clock, named=False)
+            names = {t.server for t in templates if template_matches(t.template.uri_template, uri)}
+            if not names:
+                names = {item.server for item in resources} | {item.server for item in templates}
+                if len(names) != 1:
+                    raise UnknownResource(
+                        f"no server is known to hold {uri!r}", fix="name the server: server=…"
+                    )
+        if len(names) > 1:
+            raise UnknownResource(
+                f"more than one server could hold {uri!r}: {', '.join(sorted(names))}",
+                fix="name the server: server=…",
+            )
+        return self._servers[names.pop()]
+
+    # Resources and prompts as tools
+
+    async def call_helper(
+        self, server: Server, kind: HelperKind, arguments: Mapping[str, Any], clock: CallClock
+    ) -> CallToolResult:
+        """Do what a tool that stands for resources or prompts says. Raises CallError."""
+        if kind == "resources/list":
+            lists = [await server.listed(k, clock) for k in ("resources", "resource_templates")]
+            return _as_text([list(listed.items) for listed in lists])
+        if kind == "prompts/list":
+            return _as_text(list((await server.listed("prompts", clock)).items))
+        if kind == "resources/read":
+            uri = str(arguments.get("uri", ""))
+            return _as_text(await server.request(uri, clock, lambda m: m.read_resource(uri, clock)))
+        name = str(arguments.get("name", ""))
+        given = {str(k): str(v) for k, v in (arguments.get("arguments") or {}).items()}
+        return _as_text(await server.request(name, clock, lambda m: m.get_prompt(name, given, clock)))
+
+
+def _as_text(value: Any) -> CallToolResult:
+    return CallToolResult(
+        content=[TextContent(text=encode(value).decode())], structured_content_raw=msgspec.UNSET
+    )
+
+
+async def _all_of(works: Sequence[Any]) -> list[Any]:
+    """Await several at once; the first failure is raised after all have ended."""
+    outcomes = await asyncio.gather(*works, return_exceptions=True)
+    for outcome in outcomes:
+        if isinstance(outcome, BaseException) and not isinstance(outcome, MooringsError):
+            raise outcome
+    for outcome in outcomes:
+        if isinstance(outcome, BaseException):
+            raise outcome
+    return list(outcomes)

@@ -1,0 +1,475 @@
+"""One life of a server: one process from its spawn to its reaping, in one task.
+
+Made by the server (its owner), one at a time. The task enters and leaves everything itself: it starts the transport,
+negotiates, reads the first lists, waits for the end, and takes everything down. Nobody cancels it: its end is asked
+for with ``end()``, which also cuts a start short; a native cancellation (a closing event loop) counts as such a
+request, and the taking down is finished before it has its way.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgspec
+
+from .._tasks import TaskOwner, outlast, put_back_cancellation
+from ..config import StdioServer
+from ..errors import CallError, CallTimeout, CommandNotFound, MooringsError, ServerDied, StartError
+from ..session.clock import CallClock
+from ..session.handlers import Handlers
+from ..session.listen import Listener
+from ..session.methods import Listed, Methods
+from ..session.negotiate import Negotiated, Start, negotiate
+from ..session.session import Session, SessionHooks, describe
+from ..store import EraRecord, Eras
+from ..transport.base import Closed, StopRecord
+from ..transport.environment import NotFound, child_environment, find_command
+from ..transport.stdio import StdioSettings, StdioTransport
+from ..wire.eras import Era, listen_filter
+from ..wire.types import SubscriptionFilter
+
+__all__ = ["Life", "LifeSettings"]
+
+_log = logging.getLogger("moorings")
+
+UNBOUNDED = 24 * 3600.0
+"""Seconds; stands for a stop that only the bounds of the server limit."""
+ALIVE_PROBE = 3.0
+"""Seconds in which a server whose wrapper exited must show that it lives."""
+
+
+class LifeSettings(msgspec.Struct, frozen=True):
+    """What a life needs from around it."""
+
+    handlers: Handlers
+    client: dict[str, str]
+    eras: Eras
+    """Where eras are remembered."""
+    environment: Callable[[], Mapping[str, str]]
+    """The host's environment at the moment of a spawn."""
+    log_path: Callable[[str], str | None]
+    """Where the log of a server stands."""
+    start_slot: Callable[[], asyncio.Semaphore]
+    """Bounds how many servers start at once."""
+    slot_hold: float = 5.0
+    """Seconds after which a start that is merely slow gives its slot to the next."""
+
+
+class Life:
+    """One generation. See the module; after its task has ended nothing of it is left."""
+
+    def __init__(
+        self,
+        name: str,
+        spec: StdioServer,
+        generation: int,
+        settings: LifeSettings,
+        owner: TaskOwner,
+        *,
+        on_ready: Callable[[Life], None],
+        on_down: Callable[[Life, MooringsError | None], None],
+        on_list_changed: Callable[[str], None],
+    ) -> None:
+        self.name = name
+        self.spec = spec
+        self.generation = generation
+        self.began = asyncio.get_running_loop().time()
+        self.session: Session | None = None
+        self.methods: Methods | None = None
+        self.negotiated: Negotiated | None = None
+        self.first_tools: Listed | None = None
+        """The tools as listed at the start; None if they could not be listed."""
+        self.steps: dict[str, float] = {}
+        """Seconds that each step of the start took."""
+        self.stop_deadline: float | None = None
+        """The loop's time by which a close wants this life gone; None leaves it to the bounds."""
+        self.record: StopRecord | None = None
+        """What the stop took."""
+        self.stuck: list[str] = []
+        """Tasks of user code that would not end."""
+        self._settings = settings
+        self._on_ready = on_ready
+        self._on_down = on_down
+        self._on_list_changed = on_list_changed
+        loop = asyncio.get_running_loop()
+        self._loop = loop
+        self._end: asyncio.Future[str] = loop.create_future()
+        """Done when this life is to end, with the reason; also when its connection ended by itself."""
+        self._died: Closed | None = None
+        self.parts = TaskOwner(f"life {generation} of {name}")
+        """Owns what runs inside this life; the life's own task belongs to the server."""
+        self._transport: StdioTransport | None = None
+        self._listeners: dict[str, tuple[Listener, asyncio.Task[None]]] = {}
+        self.task = owner.start(self._run(), name=f"generation {generation}")
+
+    @property
+    def pid(self) -> int | None:
+        """Pid of the process, None before the spawn."""
+        return self._transport.pid if self._transport else None
+
+    def end(self, reason: str) -> None:
+        """Ask for the end. Idempotent; a start is cut short by it."""
+        if not self._end.done():
+            self._end.set_result(reason)
+
+    failed = False
+    """True if it did not end by a wish."""
+
+    @property
+    def modern(self) -> bool:
+        """True if the modern era was settled on."""
+        return self.negotiated is not None and self.negotiated.era is Era.MODERN
+
+    @property
+    def ending(self) -> bool:
+        """True once the end was asked for, or came by itself."""
+        return self._end.done()
+
+    # The one task
+
+    async def _run(self) -> None:
+        problem: MooringsError | None = None
+        try:
+            problem = await self._live()
+        except asyncio.CancelledError:
+            self.end("the event loop is closing")
+            # The closing loop gets its way at the end of the task; what follows here absorbs and puts it back.
+            put_back_cancellation()
+        except Exception as fault:  # boundary: a fault of ours must not leave a process behind
+            _log.exception("server %s: a fault in Moorings", self.name)
+            problem = StartError(f"a fault in Moorings: {fault!r}", server=self.name)
+        # Whatever happened above, from here to the end of the task everything is taken down.
+        self.failed = problem is not None
+        self._on_down(self, problem)
+        if self.session is not None:
+            self.session.fail(self._end.result() if self._end.done() else "the server is being taken down")
+        self.stuck.extend(await self.parts.aclose())
+        await self._drop_connection()
+
+    async def _live(self) -> MooringsError | None:
+        """Bring it up and wait for its end. Returns why it failed, None if it was asked to end."""
+        failure = await self._start_until_ended()
+        if failure is not None:
+            return failure
+        if not self._end.done():
+            self._on_ready(self)
+            await self._serve()
+        return self._death() if self._died is not None else None
+
+    async def _start_until_ended(self) -> MooringsError | None:
+        """The start as a task of its own, so that ``end`` cuts it short wherever it waits."""
+        start = self.parts.start(self._start(), name="start")
+        try:
+            either: set[asyncio.Future[Any]] = {start, self._end}
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            if not start.done():
+                start.cancel()
+                # A respawn in its middle is finished first: its waits are bounded by the stop ladder.
+                await outlast(start, self._loop.time() + UNBOUNDED)
+        if start.cancelled() or not start.done():
+            return None
+        error = start.exception()
+        if error is None or isinstance(error, MooringsError):
+            return error
+        raise error
+
+    def _death(self) -> ServerDied:
+        assert self._died is not None
+        how = msgspec.structs.replace(self._died, stderr_tail="")
+        return ServerDied(
+            describe(how),
+            server=self.name,
+            exit_code=self._died.exit_code,
+            stderr_tail=self._died.stderr_tail,
+            fix="see the last lines of its stderr" if self._died.stderr_tail.strip() else None,
+        )
+
+    # The start
+
+    async def _start(self) -> None:
+        slots = self._settings.start_slot()
+        async with _Slot(slots, self._settings.slot_hold):
+            await self._start_now()
+
+    async def _start_now(self) -> None:
+        bounds = self.spec.bounds
+        deadline = self._loop.time() + bounds.connect
+        began = self._loop.time()
+        try:
+            async with asyncio.timeout_at(deadline):
+                await self._negotiate(deadline)
+        except (TimeoutError, CallTimeout):
+            raise self._too_slow(began) from None
+        except CallError as error:
+            if self._died is not None:
+                raise self._death() from None
+            raise StartError(error.message, server=self.name, stderr_tail=self._tail()) from None
+        except StartError as error:
+            error.stderr_tail = error.stderr_tail or self._tail()
+            raise
+        await self._first_lists(deadline)
+        if self._died is not None:
+            raise self._death()
+
+    def _too_slow(self, began: float) -> StartError:
+        spawned = (
+            "it was not spawned" if self.pid is None else f"it (pid {self.pid}) did not finish its start"
+        )
+        return StartError(
+            f"{spawned}: no answer to the first messages",
+            server=self.name,
+            elapsed=self._loop.time() - began,
+            allowed=self.spec.bounds.connect,
+            stderr_tail=self._tail(),
+            fix="start it by hand to see what it waits for, or give it more time (Bounds.connect)",
+        )
+
+    def _tail(self) -> str:
+        return self._transport.stderr_tail() if self._transport else ""
+
+    async def _negotiate(self, deadline: float) -> None:
+        start, strict = self._how_to_start()
+        self._spawn()
+        assert self.session is not None
+        before = self._loop.time()
+        try:
+            self.negotiated = await self._talk(start, strict, deadline)
+        except CallError:
+            # It went while it was probed: once more, without the probe (F9.1, F9.5).
+            if self._died is None or strict or start == "handshake":
+                raise
+            await self._respawn()
+            self.negotiated = await self._talk("handshake", True, deadline)
+            self.steps["probe"] = self._loop.time() - before
+            self._remember(died_on_probe=True)
+        else:
+            self._remember(died_on_probe=False)
+        self.steps["negotiate"] = self._loop.time() - before
+
+    def _how_to_start(self) -> tuple[Start, bool]:
+        if self.spec.protocol == "handshake":
+            return "handshake", True
+        if self.spec.protocol != "auto":
+            return "modern", True
+        known = self._settings.eras.get(self.spec.fingerprint())
+        if known is None:
+            return "probe", False
+        return ("modern" if known.era == Era.MODERN.value else "handshake"), False
+
+    def _remember(self, *, died_on_probe: bool) -> None:
+        """Only an era that worked is remembered."""
+        settled = self.negotiated
+        if settled is None or self.spec.protocol != "auto":
+            return
+        modern = settled.era is Era.MODERN or settled.proven_modern
+        record = EraRecord(
+            era="modern" if modern else "handshake",
+            revision=settled.revision,
+            died_on_probe=died_on_probe and not modern,
+        )
+        key = self.spec.fingerprint()
+        known = self._settings.eras.get(key)
+        # What died on the probe once is not asked to prove it again.
+        if known is None or (known.era, known.revision) != (record.era, record.revision):
+            self._settings.eras.put(key, record)
+
+    async def _talk(self, start: Start, strict: bool, deadline: float) -> Negotiated:
+        assert self.session is not None
+        return await negotiate(
+            self.session,
+            self._settings.handlers,
+            self._settings.client,
+            start=start,
+            strict=strict,
+            probe_limit=self.spec.bounds.probe,
+            deadline=deadline,
+        )
+
+    def _spawn(self) -> None:
+        """One synchronous step: from here on the process has an owner."""
+        bounds = self.spec.bounds
+        inherit = self.spec.inherit_env
+        environment = child_environment(self.spec.env, self._settings.environment(), inherit=inherit)
+        try:
+            command = find_command(self.spec.command, environment, self.spec.cwd)
+        except NotFound as missing:
+            raise CommandNotFound(
+                missing.why,
+                server=self.name,
+                fix="install it, write its full path, or set PATH in the env of this server",
+            ) from None
+        session = Session(
+            self.name,
+            self._settings.handlers,
+            SessionHooks(
+                closed=self._on_closed,
+                leader_gone=self._on_leader_gone,
+                list_changed=self._on_list_changed,
+                acknowledged=self._on_acknowledged,
+                noise=self._on_noise,
+            ),
+            notifications=bounds.notifications,
+            questions=bounds.questions,
+            question_limit=bounds.question,
+        )
+        transport = StdioTransport(
+            StdioSettings(
+                argv=(command, *self.spec.args),
+                environment=environment,
+                cwd=self.spec.cwd,
+                stop_eof=bounds.stop_eof,
+                stop_term=bounds.stop_term,
+                stop_kill=bounds.stop_kill,
+                max_message=bounds.max_message,
+                max_outbox=bounds.max_outbox,
+                stderr_tail=bounds.stderr_tail,
+                log_path=self._settings.log_path(self.name),
+                log_file=bounds.log_file,
+            ),
+            session,
+        )
+        self.session, self._transport = session, transport
+        self.methods = Methods(session, max_pages=bounds.max_pages, max_rounds=bounds.max_rounds)
+        before = time.perf_counter()
+        try:
+            transport.start()
+        except OSError as error:
+            raise StartError(
+                f"the system would not start {command!r}: {error.strerror or error}",
+                server=self.name,
+                fix="see whether the file may be run, its interpreter exists, and the working directory is there",
+            ) from None
+        session.attach(transport)
+        self.steps["spawn"] = time.perf_counter() - before
+
+    async def _respawn(self) -> None:
+        """Take the dead process down whole, then start another."""
+        await self._drop_connection()
+        self._died = None
+        self._spawn()
+
+    async def _first_lists(self, deadline: float) -> None:
+        """The tools. A list that does not come leaves the server connected with its list missing (F4.4)."""
+        assert self.methods is not None and self.negotiated is not None
+        before = self._loop.time()
+        # A modern server whose discovery said nothing may still have tools: ask, and take no for an answer.
+        if self.negotiated.capabilities.tools is not None or self.negotiated.era is Era.MODERN:
+            left = max(deadline - before, 0.0)
+            try:
+                self.first_tools = await self.methods.list_all("tools", CallClock(before, left, left))
+            except CallError as error:
+                self.steps["list"] = self._loop.time() - before
+                self.list_problem = error
+                return
+        else:
+            self.first_tools = Listed(())
+        self.steps["list"] = self._loop.time() - before
+
+    list_problem: CallError | None = None
+    """Why the tools could not be listed."""
+
+    # While it lives
+
+    async def _serve(self) -> None:
+        """Wait for the end; meanwhile keep the subscriptions of a modern server open."""
+        self._listen("lists", self._lists_filter())
+        await asyncio.wait({self._end})
+
+    def _lists_filter(self) -> dict[str, Any]:
+        assert self.negotiated is not None
+        if self.negotiated.era is not Era.MODERN:
+            return {}
+        has = self.negotiated.capabilities
+        return listen_filter(
+            tools=bool(has.tools and has.tools.list_changed),
+            prompts=bool(has.prompts and has.prompts.list_changed),
+            resources=bool(has.resources and has.resources.list_changed),
+        )
+
+    def watch_resources(self, uris: set[str]) -> None:
+        """Tell a modern server which resources to tell of: one stream for all of them, opened anew on a change."""
+        self._listen("resources", listen_filter(tools=False, prompts=False, resources=False, uris=uris))
+
+    def _listen(self, key: str, wanted: dict[str, Any]) -> None:
+        if (old := self._listeners.pop(key, None)) is not None:
+            old[1].cancel()
+        if not wanted or self.session is None or self.ending:
+            return
+        listener = Listener(self.session, wanted, limit=self.spec.bounds.connect, on_gap=self._after_gap)
+        self._listeners[key] = (listener, self.parts.start(listener.run(), name=f"listen to {key}"))
+
+    def _after_gap(self) -> None:
+        """A stream was down for a while: what it tells of may have changed."""
+        for kind in ("tools", "prompts", "resources"):
+            self._on_list_changed(kind)
+
+    # What the session says
+
+    def _on_acknowledged(self, id_: int, granted: SubscriptionFilter) -> None:
+        for listener, _ in self._listeners.values():
+            if listener.acknowledge(id_, granted):
+                return
+
+    def _on_noise(self, line: bytes) -> None:
+        if self._transport is not None:
+            self._transport.note(line)
+
+    def _on_closed(self, how: Closed) -> None:
+        if self._end.done():
+            return
+        self._died = how
+        # During the start the requests in flight end it; a respawn may follow, so this life is not over yet.
+        if self.negotiated is not None:
+            self._end.set_result(how.reason)
+
+    def _on_leader_gone(self, code: int) -> None:
+        # During the start the deadline of the start decides; later the server must show that it lives.
+        if self.negotiated is not None and not self.ending:
+            self.parts.start(self._prove_alive(), name="alive after its wrapper left?")
+
+    async def _prove_alive(self) -> None:
+        assert self.methods is not None and self._transport is not None
+        now = self._loop.time()
+        try:
+            await self.methods.ping(CallClock(now, ALIVE_PROBE, ALIVE_PROBE))
+        except CallError:
+            self._transport.give_up("exited")
+
+    # The end
+
+    async def _drop_connection(self) -> None:
+        """Session, its tasks, and the process of the current connection: callers first. Absorbs cancellations."""
+        session, transport = self.session, self._transport
+        if session is not None:
+            session.fail(self._end.result() if self._end.done() else "the connection was dropped")
+            self.stuck.extend(await session.aclose())
+        if transport is not None:
+            by_then = self.stop_deadline if self.stop_deadline is not None else self._loop.time() + UNBOUNDED
+            self.record = await transport.stop(by_then)
+
+
+class _Slot:
+    """A place among the servers that start at once; given back at the end, or after a while by a slow one."""
+
+    def __init__(self, slots: asyncio.Semaphore, hold: float) -> None:
+        self._slots = slots
+        self._hold = hold
+        self._timer: asyncio.TimerHandle | None = None
+
+    async def __aenter__(self) -> None:
+        await self._slots.acquire()
+        self._timer = asyncio.get_running_loop().call_later(self._hold, self._release)
+
+    async def __aexit__(self, *_: object) -> None:
+        self._release()
+
+    def _release(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+            self._slots.release()

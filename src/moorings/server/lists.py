@@ -1,0 +1,214 @@
+"""What one server offers: its four lists, kept current.
+
+Owned by the server. A list is fetched by one task for any number of callers; ``list_changed`` marks it stale and
+brings it anew: one refresh in flight and one after it at most, with a growing distance while nothing really changes.
+A refresh that fails leaves the last good list, marked stale; a real difference is published once.
+Sources: MCP ``server/tools`` (list changed), ``server/utilities/caching``; field faults 8 and 15.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from .._tasks import TaskOwner
+from ..errors import CallError
+from ..observe import CatalogChanged
+from ..session.clock import CallClock
+from ..session.methods import LIST_KINDS, Listed, Methods
+
+__all__ = ["ListState", "Lists", "difference", "next_distance"]
+
+_log = logging.getLogger("moorings")
+
+FIRST_DISTANCE = 1.0
+LONGEST_DISTANCE = 60.0
+
+
+def next_distance(before: float, *, changed: bool) -> float:
+    """Seconds to wait before the refresh after next: none after a real change, growing while nothing changes."""
+    if changed:
+        return 0.0
+    return FIRST_DISTANCE if before == 0.0 else min(before * 2, LONGEST_DISTANCE)
+
+
+def difference(kind: str, old: Listed | None, new: Listed) -> tuple[list[str], list[str], list[str]]:
+    """Names added, removed and changed."""
+    key = LIST_KINDS[kind][2]
+    before = {getattr(item, key): item for item in old.items} if old is not None else {}
+    after = {getattr(item, key): item for item in new.items}
+    added = sorted(after.keys() - before.keys())
+    removed = sorted(before.keys() - after.keys())
+    changed = sorted(name for name in after.keys() & before.keys() if after[name] != before[name])
+    return added, removed, changed
+
+
+class ListState:
+    """One list and how it stands."""
+
+    __slots__ = (
+        "dirty",
+        "distance",
+        "fetch",
+        "fresh_until",
+        "last_refresh",
+        "listed",
+        "problem",
+        "refresh",
+        "stale",
+    )
+
+    def __init__(self) -> None:
+        self.listed: Listed | None = None
+        """The last good list; None if there never was one."""
+        self.stale = True
+        """True if it may not be what the server has now."""
+        self.problem: CallError | None = None
+        """Why the last fetch failed."""
+        self.fresh_until = float("inf")
+        self.fetch: asyncio.Task[Listed] | None = None
+        self.refresh: asyncio.Task[None] | None = None
+        self.dirty = False
+        """A change was announced since the last fetch began."""
+        self.distance = 0.0
+        self.last_refresh = float("-inf")
+
+
+class Lists:
+    """The lists of one server. Made and ended with it; bound to one generation at a time."""
+
+    def __init__(self, server: str, publish: Callable[[CatalogChanged], None], *, limit: float) -> None:
+        self._server = server
+        self._publish = publish
+        self._limit = limit
+        self._states = {kind: ListState() for kind in LIST_KINDS}
+        self._methods: Methods | None = None
+        self._owner: TaskOwner | None = None
+        self._kept_current: Callable[[str], bool] = lambda kind: True
+
+    def __getitem__(self, kind: str) -> ListState:
+        return self._states[kind]
+
+    def bind(self, methods: Methods, owner: TaskOwner, kept_current: Callable[[str], bool]) -> None:
+        """A new generation is ready; its owner ends what is fetched on it. What was listed before is kept, stale."""
+        self._owner = owner
+        self._methods = methods
+        self._kept_current = kept_current
+        for state in self._states.values():
+            state.stale = True
+            state.dirty = False
+            state.fetch = state.refresh = None
+            state.distance = 0.0
+            state.last_refresh = float("-inf")
+
+    def unbind(self) -> None:
+        """The generation is over: its owner ends the fetches; the last good lists stay."""
+        self._owner = self._methods = None
+        for state in self._states.values():
+            state.stale = True
+
+    def adopt(self, kind: str, listed: Listed) -> bool:
+        """Take a list as the newest. Returns whether it really differs; the difference is published."""
+        state = self._states[kind]
+        added, removed, changed = difference(kind, state.listed, listed)
+        state.listed = listed
+        state.stale = False
+        state.problem = None
+        now = asyncio.get_running_loop().time()
+        state.fresh_until = float("inf") if self._kept_current(kind) else now + listed.ttl
+        for problem in listed.problems:
+            _log.warning("server %s: %s", self._server, problem)
+        if added or removed or changed:
+            self._publish(CatalogChanged(self._server, kind, tuple(added), tuple(removed), tuple(changed)))
+            return True
+        return False
+
+    async def get(self, kind: str) -> Listed:
+        """The list, fetched if there is none that is fresh; the last good one where a fetch fails.
+
+        Raises:
+            CallError: it could not be fetched, and there never was one.
+        """
+        state = self._states[kind]
+        now = asyncio.get_running_loop().time()
+        if state.listed is not None and not state.stale and now < state.fresh_until:
+            return state.listed
+        try:
+            return await self._fetched(kind)
+        except CallError as error:
+            if state.listed is None:
+                raise
+            _log.warning("server %s: %s could not be listed anew: %s", self._server, kind, error)
+            return state.listed
+
+    async def _fetched(self, kind: str) -> Listed:
+        """One fetch for all who ask meanwhile; who gives up leaves it whole."""
+        state = self._states[kind]
+        if state.fetch is None or state.fetch.done():
+            if self._owner is None or self._methods is None:
+                return state.listed if state.listed is not None else Listed(())
+            state.fetch = self._owner.start(self._fetch(kind, self._methods), name=f"fetch {kind}")
+        task = state.fetch
+        await asyncio.wait({task})
+        if task.cancelled():
+            return state.listed if state.listed is not None else Listed(())
+        return task.result()
+
+    async def _fetch(self, kind: str, methods: Methods) -> Listed:
+        state = self._states[kind]
+        state.dirty = False
+        now = asyncio.get_running_loop().time()
+        state.last_refresh = now
+        try:
+            listed = await methods.list_all(kind, CallClock(now, self._limit, self._limit))
+        except CallError as error:
+            state.problem = error
+            state.stale = True
+            raise
+        changed = self.adopt(kind, listed)
+        state.distance = next_distance(state.distance, changed=changed)
+        if state.dirty:
+            state.stale = True
+        return listed
+
+    def changed(self, kind: str) -> None:
+        """The server says that a list has changed. Resources bring their templates along."""
+        for one in ("resources", "resource_templates") if kind == "resources" else (kind,):
+            state = self._states[one]
+            state.stale = state.dirty = True
+            # What nobody has looked at yet is fetched when somebody does.
+            if state.listed is None or self._owner is None:
+                continue
+            if state.refresh is None or state.refresh.done():
+                state.refresh = self._owner.start(self._refresh(one), name=f"refresh {one}")
+
+    async def _refresh(self, kind: str) -> None:
+        """Fetch while changes are announced, at the distance that has grown so far."""
+        state = self._states[kind]
+        loop = asyncio.get_running_loop()
+        while state.dirty:
+            wait = state.last_refresh + state.distance - loop.time()
+            if wait > 0:
+                if state.distance > FIRST_DISTANCE:
+                    _log.info(
+                        "server %s: announces changes of %s that are none; next look in %.0f s",
+                        self._server,
+                        kind,
+                        wait,
+                    )
+                await asyncio.sleep(wait)
+            try:
+                await self._fetched(kind)
+            except CallError as error:
+                _log.warning("server %s: %s could not be listed anew: %s", self._server, kind, error)
+                return
+
+    def snapshot(self) -> dict[str, Any]:
+        """How many items each list holds, and which are stale."""
+        return {
+            kind: {"count": len(state.listed.items), "stale": state.stale}
+            for kind, state in self._states.items()
+            if state.listed is not None
+        }

@@ -1,0 +1,527 @@
+"""The owner of one server: it starts and ends the lives of it, and answers for it.
+
+Made by a host, closed by it. Callers in any task only send it wishes: they wait for a state, and may give up; the
+work they wait for is a life (``life.py``), which this owner starts and ends. At most one life exists at a time. All
+moves go through ``_fire``, the one place that sets the state (law 5).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import time
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+import msgspec
+
+from .._tasks import TaskOwner, outlast
+from ..config import StdioServer
+from ..errors import (
+    CallError,
+    CallTimeout,
+    CommandNotFound,
+    HostClosedError,
+    MooringsError,
+    NotSent,
+    StartError,
+)
+from ..observe import OnEvent, StateChanged, publish
+from ..session.clock import CallClock
+from ..session.methods import Listed, Methods
+from ..session.pending import OnProgress
+from ..session.session import Counters
+from ..transport.base import StopRecord
+from ..wire.types import CallToolResult, Implementation, ServerCapabilities, ToolAnnotations
+from .life import UNBOUNDED, Life, LifeSettings
+from .lists import Lists
+from .replay import may_repeat
+from .states import Event, State, next_state
+
+__all__ = ["Server", "ServerStatus"]
+
+_log = logging.getLogger("moorings")
+T = TypeVar("T")
+
+STARTABLE = (State.IDLE, State.PARKED)
+
+
+class ServerStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """How a server stands: plain data, safe to keep."""
+
+    name: str
+    state: State
+    since: float
+    """When it came into this state, in seconds since the epoch."""
+    generation: int
+    """How many lives it has had."""
+    pid: int | None = None
+    era: str | None = None
+    revision: str | None = None
+    server_info: Implementation | None = None
+    capabilities: ServerCapabilities | None = None
+    instructions: str | None = None
+    """How the server wants to be used, in its own words: not to be trusted."""
+    last_error: MooringsError | None = None
+    next_attempt: float | None = None
+    """Seconds until a use may start it again; None if at once."""
+    fix: str | None = None
+    """What to do, where something is to be done."""
+    required: bool = False
+    lazy: bool = False
+    steps: dict[str, float] = {}
+    """Seconds that each step of the last start took."""
+    counters: Counters = msgspec.field(default_factory=Counters)
+    lists: dict[str, Any] = {}
+    last_stop: StopRecord | None = None
+    """What the end of the last life took."""
+
+
+class Server:
+    """One server and its owner. See the module."""
+
+    def __init__(
+        self,
+        name: str,
+        spec: StdioServer,
+        settings: LifeSettings,
+        *,
+        on_event: OnEvent | None = None,
+        jitter: Callable[[], float] = random.random,
+    ) -> None:
+        self.name = name
+        self.spec = spec
+        self.state = State.IDLE
+        self.since = time.time()
+        self.generation = 0
+        self.last_error: MooringsError | None = None
+        self.lists = Lists(name, lambda event: publish(on_event, event), limit=spec.bounds.connect)
+        self._settings = settings
+        self._on_event = on_event
+        self._jitter = jitter
+        self._owner = TaskOwner(f"server {name}")
+        self._life: Life | None = None
+        self._wants: set[object] = set()
+        """Who wants it to be up. While it connects and this is empty, the start is given up."""
+        self._changed: asyncio.Future[None] | None = None
+        self._enabled = spec.enabled
+        self._closing = False
+        self._failures = 0
+        self._not_before = float("-inf")
+        self._last_stop: StopRecord | None = None
+        self._last_steps: dict[str, float] = {}
+        self._subscribed: set[str] = set()
+        self.stuck: list[str] = []
+        """Tasks of the user's code that would not end."""
+        if not spec.enabled:
+            self.state = State.DISABLED
+
+    # The state
+
+    def _fire(self, event: Event, cause: str = "") -> None:
+        old, self.state = self.state, next_state(self.state, event)
+        self.since = time.time()
+        _log.debug("server %s: %s -> %s (%s) %s", self.name, old.value, self.state.value, event.value, cause)
+        publish(
+            self._on_event,
+            StateChanged(self.name, old.value, self.state.value, event.value, self.generation, cause),
+        )
+        changed, self._changed = self._changed, None
+        if changed is not None and not changed.done():
+            changed.set_result(None)
+
+    async def changed(self, until: float) -> bool:
+        """Wait for the next change of state, until the loop's time ``until``. False if none came."""
+        loop = asyncio.get_running_loop()
+        if self._changed is None:
+            self._changed = loop.create_future()
+        waiting = self._changed
+        await asyncio.wait({waiting}, timeout=max(0.0, min(until - loop.time(), UNBOUNDED)))
+        return waiting.done()
+
+    def status(self) -> ServerStatus:
+        """How it stands now."""
+        life = self._life
+        settled = life.negotiated if life is not None else None
+        wait = self._not_before - asyncio.get_running_loop().time()
+        down = self.state in (State.PARKED, State.FAILED, State.STOPPING)
+        return ServerStatus(
+            name=self.name,
+            state=self.state,
+            since=self.since,
+            generation=self.generation,
+            pid=life.pid if life is not None else None,
+            era=settled.era.value if settled else None,
+            revision=settled.revision if settled else None,
+            server_info=settled.server_info if settled else None,
+            capabilities=settled.capabilities if settled else None,
+            instructions=settled.instructions if settled else None,
+            last_error=self.last_error,
+            next_attempt=wait if self.state is State.PARKED and wait > 0 else None,
+            fix=self.last_error.fix if down and self.last_error is not None else None,
+            required=self.spec.required,
+            lazy=self.spec.lazy,
+            steps=dict(life.steps if life is not None else self._last_steps),
+            counters=life.session.counters if life is not None and life.session is not None else Counters(),
+            lists=self.lists.snapshot(),
+            last_stop=self._last_stop,
+        )
+
+    def why_not_ready(self) -> str:
+        """One clause, for reports."""
+        if self.state in (State.PARKED, State.FAILED, State.STOPPING) and self.last_error is not None:
+            return str(self.last_error)
+        return f"it is {self.state.value}"
+
+    # Lives
+
+    def _begin_life(self) -> None:
+        self.generation += 1
+        self._fire(Event.WANTED)
+        self._life = Life(
+            self.name,
+            self.spec,
+            self.generation,
+            self._settings,
+            self._owner,
+            on_ready=self._on_ready,
+            on_down=self._on_down,
+            on_list_changed=self.lists.changed,
+        )
+        self._life.task.add_done_callback(self._on_life_over)
+
+    def _on_ready(self, life: Life) -> None:
+        assert life.methods is not None and life.negotiated is not None
+        self._failures = 0
+        self.last_error = None
+        has = life.negotiated.capabilities
+
+        def kept_current(kind: str) -> bool:
+            declared = has.tools if kind == "tools" else has.prompts if kind == "prompts" else has.resources
+            # A server of the handshake era that tells of no changes has none to tell.
+            return life.negotiated is not None and (
+                life.negotiated.era.value == "handshake" or bool(declared and declared.list_changed)
+            )
+
+        self.lists.bind(life.methods, life.parts, kept_current)
+        if life.first_tools is not None:
+            self.lists.adopt("tools", life.first_tools)
+        else:
+            self.lists["tools"].problem = life.list_problem
+        self._fire(Event.CONNECTED)
+        if self._subscribed:
+            self._owner.start(self._renew_subscriptions(life), name="renew subscriptions")
+
+    def _on_down(self, life: Life, problem: MooringsError | None) -> None:
+        """A life begins to end: from here on it serves nobody."""
+        was_ready = self.state is State.READY
+        if problem is not None:
+            self.last_error = problem
+            if not was_ready:
+                self._cool_down()
+        self.lists.unbind()
+        if self.state in (State.CLOSING, State.STOPPING):
+            return
+        cause = str(problem) if problem is not None else ""
+        if problem is None:
+            if self.state in (State.CONNECTING, State.READY):
+                self._fire(Event.STOP, cause)
+        elif was_ready:
+            self._fire(Event.DIED, cause)
+        elif isinstance(problem, CommandNotFound):
+            self._fire(Event.UNUSABLE, cause)
+        else:
+            self._fire(Event.START_FAILED, cause)
+
+    def _cool_down(self) -> None:
+        bounds = self.spec.bounds
+        wait = min(bounds.cooldown * 2**self._failures, bounds.cooldown_max)
+        self._failures = min(self._failures + 1, 30)
+        # Between half and whole, so that many hosts do not knock together.
+        wait *= 0.5 + 0.5 * self._jitter()
+        self._not_before = asyncio.get_running_loop().time() + wait
+
+    def _on_life_over(self, task: asyncio.Task[None]) -> None:
+        """Everything of a life is gone; now the next may begin."""
+        life, self._life = self._life, None
+        if life is None:
+            return
+        self._last_stop = life.record
+        self._last_steps = dict(life.steps)
+        self.stuck.extend(life.stuck)
+        if self.state is not State.STOPPING:
+            return
+        problem = self.last_error if life.failed else None
+        if not self._enabled:
+            self._fire(Event.STOPPED_DISABLED)
+        elif isinstance(problem, CommandNotFound):
+            self._fire(Event.STOPPED_UNUSABLE)
+        elif problem is not None:
+            self._fire(Event.STOPPED_AFTER_FAILURE)
+        else:
+            self._fire(Event.STOPPED)
+
+    async def _end_life(self, reason: str, deadline: float | None = None) -> None:
+        """End the life there is and wait until nothing of it is left. Who gives up waiting leaves the work whole."""
+        life = self._life
+        if life is None:
+            return
+        if deadline is not None:
+            life.stop_deadline = min(deadline, life.stop_deadline or deadline)
+        life.end(reason)
+        await asyncio.wait({life.task})
+
+    # Being wanted
+
+    @contextmanager
+    def wanted(self) -> Iterator[None]:
+        """While inside, somebody wants it to be up."""
+        token = object()
+        self._wants.add(token)
+        try:
+            yield
+        finally:
+            self.release(token)
+
+    def keep(self, token: object) -> None:
+        """Somebody wants it to be up until ``release``; it is started if it can be."""
+        self._wants.add(token)
+        if self.state in STARTABLE and not self._closing and self._cooled():
+            self._begin_life()
+
+    def release(self, token: object) -> None:
+        """Somebody does not want it any more. A start that nobody wants ends, with its process."""
+        self._wants.discard(token)
+        if not self._wants and self.state is State.CONNECTING and self._life is not None:
+            self._fire(Event.ABANDONED, "nobody waits for it any more")
+            self._life.end("nobody waits for it any more")
+
+    def _cooled(self) -> bool:
+        return asyncio.get_running_loop().time() >= self._not_before
+
+    async def ready(self, until: float) -> Life:
+        """Wait until it serves, starting it if need be.
+
+        Raises:
+            MooringsError: why it does not: its start failed, it is disabled, closed, or must cool down.
+            TimeoutError: the loop's time ``until`` passed; the start goes on if others want it.
+        """
+        with self.wanted():
+            waited_for = 0
+            while True:
+                life = self._life
+                if self.state is State.READY and life is not None and not life.ending:
+                    return life
+                self._raise_if_hopeless(waited_for)
+                if self.state in STARTABLE:
+                    self._begin_life()
+                if self.state is State.CONNECTING:
+                    waited_for = self.generation
+                if not await self.changed(until):
+                    raise TimeoutError
+
+    def _raise_if_hopeless(self, waited_for: int) -> None:
+        if self._closing or self.state in (State.CLOSING, State.CLOSED):
+            raise HostClosedError("the host is closed, or this server was removed", server=self.name)
+        if not self._enabled:
+            raise StartError("it is disabled", server=self.name, fix=f"enable({self.name!r})")
+        error = self.last_error
+        if self.state is State.FAILED or (
+            waited_for == self.generation
+            and error is not None
+            and self.state in (State.STOPPING, State.PARKED)
+        ):
+            assert error is not None
+            raise error
+        if self.state is State.PARKED and not self._cooled() and error is not None:
+            wait = self._not_before - asyncio.get_running_loop().time()
+            raise StartError(
+                f"its last start failed, and it is not started again for {wait:.1f} s: {error.message}",
+                server=self.name,
+                fix=error.fix or f"restart({self.name!r}) tries at once",
+            ) from error
+
+    # Calls
+
+    async def call_tool(
+        self,
+        tool: str,
+        arguments: Mapping[str, Any] | None,
+        clock: CallClock,
+        *,
+        on_progress: OnProgress | None = None,
+        meta: Mapping[str, Any] | None = None,
+        repeat: bool = False,
+    ) -> CallToolResult:
+        """Call a tool; start the server if need be.
+
+        ``repeat`` says that a second execution does no harm. Raises CallError.
+        """
+        return await self._use(
+            tool,
+            clock,
+            lambda m: m.call_tool(tool, arguments, clock, on_progress=on_progress, meta=meta),
+            harmless=lambda: repeat or self._harmless(tool),
+        )
+
+    async def request(self, label: str, clock: CallClock, use: Callable[[Methods], Awaitable[T]]) -> T:
+        """Any other request, all of which only read; start the server if need be. Raises CallError."""
+        return await self._use(label, clock, use, harmless=lambda: False)
+
+    async def _use(
+        self,
+        label: str,
+        clock: CallClock,
+        use: Callable[[Methods], Awaitable[T]],
+        *,
+        harmless: Callable[[], bool],
+    ) -> T:
+        """Run a request on the current life; once more on the next one where that is safe."""
+        attempts = 0
+        while True:
+            life = await self._life_for_call(clock, label)
+            assert life.methods is not None and life.session is not None
+            attempts += 1
+            try:
+                return await use(life.methods)
+            except CallError as error:
+                lost = life.session.end is not None and not self._closing
+                if not may_repeat(error, connection_lost=lost, attempts=attempts, harmless=harmless()):
+                    raise
+                _log.info("server %s: %s is sent again: %s", self.name, label, error)
+
+    def _harmless(self, tool: str) -> bool:
+        """Whether the newest listing says that a second execution does no harm."""
+        said = self._annotations(tool)
+        return said is not None and bool(said.read_only_hint or said.idempotent_hint)
+
+    def _annotations(self, tool: str) -> ToolAnnotations | None:
+        listed = self.lists["tools"].listed
+        if listed is None:
+            return None
+        return next((item.annotations for item in listed.items if item.name == tool), None)
+
+    async def _life_for_call(self, clock: CallClock, label: str) -> Life:
+        life = self._life
+        if self.state is State.READY and life is not None and not life.ending:
+            return life
+        loop = asyncio.get_running_loop()
+        try:
+            return await self.ready(clock.expires)
+        except TimeoutError:
+            raise CallTimeout(
+                f"not sent: the server was still {self.state.value}"
+                + (f" ({clock.why})" if clock.why and clock.expires >= clock.hard else ""),
+                server=self.name,
+                tool=label,
+                sent=False,
+                elapsed=clock.elapsed(loop.time()),
+                allowed=clock.allowed(),
+            ) from None
+        except MooringsError as error:
+            text = str(error) if isinstance(error, StartError) else error.message
+            raise NotSent(
+                f"not sent: {text}",
+                server=self.name,
+                tool=label,
+                sent=False,
+                elapsed=clock.elapsed(loop.time()),
+                fix=error.fix,
+            ) from error
+
+    async def listed(self, kind: str, clock: CallClock) -> Listed:
+        """One of its lists, of the ready server; see ``Lists.get``. Raises CallError."""
+        life = await self._life_for_call(clock, f"list of {kind}")
+        assert life.negotiated is not None
+        has = life.negotiated.capabilities
+        declared = has.tools if kind == "tools" else has.prompts if kind == "prompts" else has.resources
+        if declared is None and kind != "tools":
+            return Listed(())
+        return await self.lists.get(kind)
+
+    # Subscriptions to resources
+
+    async def subscribe(self, uri: str, clock: CallClock) -> None:
+        """Be told when a resource changes; renewed with each generation. Raises CallError."""
+        life = await self._life_for_call(clock, uri)
+        await self._subscribe_on(life, uri, clock)
+        self._subscribed.add(uri)
+        if life.modern:
+            life.watch_resources(self._subscribed)
+
+    async def unsubscribe(self, uri: str, clock: CallClock) -> None:
+        """No longer be told. Raises CallError."""
+        self._subscribed.discard(uri)
+        life = self._life
+        if life is None or self.state is not State.READY or life.methods is None:
+            return
+        if life.modern:
+            life.watch_resources(self._subscribed)
+        else:
+            await life.methods.unsubscribe(uri, clock)
+
+    async def _subscribe_on(self, life: Life, uri: str, clock: CallClock) -> None:
+        if not life.modern and life.methods is not None:
+            await life.methods.subscribe(uri, clock)
+
+    async def _renew_subscriptions(self, life: Life) -> None:
+        if life.modern:
+            life.watch_resources(self._subscribed)
+            return
+        for uri in sorted(self._subscribed):
+            now = asyncio.get_running_loop().time()
+            limit = self.spec.bounds.connect
+            try:
+                await self._subscribe_on(life, uri, CallClock(now, limit, limit))
+            except CallError as error:
+                _log.warning("server %s: the subscription to %s was not renewed: %s", self.name, uri, error)
+
+    # Commands
+
+    async def restart(self) -> None:
+        """Stop it if it runs, and start it anew at once. Wait with ``ready``."""
+        if not self._enabled:
+            raise StartError("it is disabled", server=self.name, fix=f"enable({self.name!r})")
+        await self._end_life("the server is being restarted")
+        self._not_before = float("-inf")
+        self._failures = 0
+        if self.state in (State.FAILED, State.PARKED):
+            self._fire(Event.RESET)
+
+    async def disable(self) -> None:
+        """Stop it and do not start it again until ``enable``."""
+        self._enabled = False
+        await self._end_life("the server is being disabled")
+        if self.state in (State.IDLE, State.PARKED, State.FAILED):
+            self._fire(Event.DISABLE)
+
+    def enable(self) -> None:
+        """Let it be started again."""
+        self._enabled = True
+        self._not_before = float("-inf")
+        if self.state is State.DISABLED:
+            self._fire(Event.ENABLE)
+
+    async def close(self, deadline: float) -> StopRecord | None:
+        """End it for good, by the loop's time ``deadline``. Run by the host's closing task; never cut short.
+
+        Returns what the stop took; None if it was not running.
+        """
+        self._closing = True
+        if self.state is State.CLOSED:
+            return self._last_stop
+        if self.state is not State.CLOSING:
+            self._fire(Event.CLOSE)
+        life = self._life
+        if life is not None:
+            life.stop_deadline = min(deadline, life.stop_deadline or deadline)
+            life.end("the host is closing")
+            await outlast(life.task, deadline + 1.0)
+        self.stuck.extend(
+            await self._owner.aclose(within=max(0.1, deadline - asyncio.get_running_loop().time()))
+        )
+        if self.state is State.CLOSING:
+            self._fire(Event.CLOSED)
+        return life.record if life is not None else None
