@@ -26,7 +26,7 @@ says what happened, how long was waited of what was allowed, and the next step; 
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self, TypeVar
 
 __all__ = [
     "AmbiguousDelivery",
@@ -64,10 +64,28 @@ class MooringsError(Exception):
         self.fix = fix
         """The next step, if one is known."""
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _restore, (type(self), self.args, self.__dict__)
+
+    def again(self) -> Self:
+        """The same error without its traceback: what is kept for long, or raised for many, must not collect frames."""
+        return _restore(type(self), self.args, self.__dict__)
+
     def __str__(self) -> str:
         where = f"server {self.server!r}: " if self.server else ""
         next_step = f" Next step: {self.fix}" if self.fix else ""
         return f"{where}{self.message}{next_step} [{self.code}]"
+
+
+E = TypeVar("E", bound=MooringsError)
+
+
+def _restore(kind: type[E], args: tuple[Any, ...], state: dict[str, Any]) -> E:
+    """An error from its parts: pickling calls ``kind(*args)``, which keyword-only parts would refuse."""
+    error = kind.__new__(kind, *args)
+    error.args = args
+    error.__dict__.update(state)
+    return error
 
 
 class ConfigError(MooringsError):

@@ -124,7 +124,7 @@ class AsyncHost:
             HostClosedError: it was closed; make another.
             WrongLoopError: it was started on another event loop.
         """
-        if self._closing is not None:
+        if self._closing is not None or self._report is not None:
             raise HostClosedError("this host was closed; make another")
         loop = asyncio.get_running_loop()
         if self._loop is not None:
@@ -241,8 +241,8 @@ class AsyncHost:
             [self._get(name) for name in servers] if servers is not None else list(self._servers.values())
         )
         with ExitStack() as wanting:
-            if servers is not None:
-                for server in chosen:
+            for server in chosen:
+                if servers is not None or server.spec.required:
                     wanting.enter_context(server.wanted())
                     server.keep(self._token)
             while True:

@@ -108,14 +108,18 @@ class Host:
 
     def __enter__(self) -> Self:
         self.start()
-        self._entered += 1
+        with self._gate:
+            self._entered += 1
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._entered -= 1
-        if self._entered <= 0:
+        with self._gate:
+            self._entered -= 1
+            last = self._entered <= 0
+        # Entered by several threads at a time, it is closed by the last that leaves.
+        if last:
             self.close()
 
     def close(self, timeout: float = DEFAULT_CLOSE) -> CloseReport:

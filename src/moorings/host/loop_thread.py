@@ -243,7 +243,10 @@ class LoopThread:
 
         Raises:
             WrongLoopError: called there.
+            HostClosedError: called in a forked child, where the thread does not run.
         """
+        if self._pid != os.getpid():
+            raise HostClosedError("this belongs to the parent process; after a fork the host starts anew")
         if threading.get_ident() == self._thread.ident:
             raise WrongLoopError(
                 "the blocking host was called on its own loop thread, where it would wait for itself",

@@ -86,7 +86,7 @@ class Directory:
         catalog = []
         for server, listed in await self._lists("tools", servers, clock, named=named):
             catalog.extend(catalog_tools(server.name, server.spec, listed.items))
-            has = server.status().capabilities
+            has = server.capabilities
             catalog.extend(
                 helper_tools(
                     server.name,

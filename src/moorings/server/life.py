@@ -143,6 +143,7 @@ class Life:
             _log.exception("server %s: a fault in Moorings", self.name)
             problem = StartError(f"a fault in Moorings: {fault!r}", server=self.name)
         # Whatever happened above, from here to the end of the task everything is taken down.
+        self.end("the server is being taken down")
         self.failed = problem is not None
         self._on_down(self, problem)
         if self.session is not None:

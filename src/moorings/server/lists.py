@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 from .._tasks import TaskOwner
-from ..errors import CallError
+from ..errors import CallError, CallTimeout
 from ..observe import CatalogChanged
 from ..session.clock import CallClock
 from ..session.methods import LIST_KINDS, Listed, Methods
@@ -125,8 +125,9 @@ class Lists:
             return True
         return False
 
-    async def get(self, kind: str) -> Listed:
-        """The list, fetched if there is none that is fresh; the last good one where a fetch fails.
+    async def get(self, kind: str, clock: CallClock) -> Listed:
+        """The list, fetched if there is none that is fresh; the last good one where a fetch fails or takes longer
+        than the caller's clock allows.
 
         Raises:
             CallError: it could not be fetched, and there never was one.
@@ -136,14 +137,14 @@ class Lists:
         if state.listed is not None and not state.stale and now < state.fresh_until:
             return state.listed
         try:
-            return await self._fetched(kind)
+            return await self._fetched(kind, clock)
         except CallError as error:
             if state.listed is None:
                 raise
             _log.warning("server %s: %s could not be listed anew: %s", self._server, kind, error)
             return state.listed
 
-    async def _fetched(self, kind: str) -> Listed:
+    async def _fetched(self, kind: str, clock: CallClock | None = None) -> Listed:
         """One fetch for all who ask meanwhile; who gives up leaves it whole."""
         state = self._states[kind]
         if state.fetch is None or state.fetch.done():
@@ -151,7 +152,18 @@ class Lists:
                 return state.listed if state.listed is not None else Listed(())
             state.fetch = self._owner.start(self._fetch(kind, self._methods), name=f"fetch {kind}")
         task = state.fetch
-        await asyncio.wait({task})
+        now = asyncio.get_running_loop().time()
+        await asyncio.wait({task}, timeout=None if clock is None else max(0.0, clock.expires - now))
+        if not task.done():
+            assert clock is not None
+            raise CallTimeout(
+                "not listed within the limit of the caller; the fetch goes on",
+                server=self._server,
+                tool=LIST_KINDS[kind][0],
+                sent=True,
+                elapsed=clock.elapsed(asyncio.get_running_loop().time()),
+                allowed=clock.allowed(),
+            )
         if task.cancelled():
             return state.listed if state.listed is not None else Listed(())
         return task.result()

@@ -164,10 +164,16 @@ class Server:
             required=self.spec.required,
             lazy=self.spec.lazy,
             steps=dict(life.steps if life is not None else self._last_steps),
-            counters=life.session.counters if life is not None and life.session is not None else Counters(),
+            counters=msgspec.structs.replace(life.session.counters) if life and life.session else Counters(),
             lists=self.lists.snapshot(),
             last_stop=self._last_stop,
         )
+
+    @property
+    def capabilities(self) -> ServerCapabilities | None:
+        """What it declared; None while it is not up."""
+        settled = self._life.negotiated if self._life is not None else None
+        return settled.capabilities if settled is not None else None
 
     def why_not_ready(self) -> str:
         """One clause, for reports."""
@@ -218,7 +224,7 @@ class Server:
         """A life begins to end: from here on it serves nobody."""
         was_ready = self.state is State.READY
         if problem is not None:
-            self.last_error = problem
+            self.last_error = problem.again()
             if not was_ready:
                 self._cool_down()
         self.lists.unbind()
@@ -334,14 +340,14 @@ class Server:
             and self.state in (State.STOPPING, State.PARKED)
         ):
             assert error is not None
-            raise error
+            raise error.again()
         if self.state is State.PARKED and not self._cooled() and error is not None:
             wait = self._not_before - asyncio.get_running_loop().time()
             raise StartError(
                 f"its last start failed, and it is not started again for {wait:.1f} s: {error.message}",
                 server=self.name,
                 fix=error.fix or f"restart({self.name!r}) tries at once",
-            ) from error
+            ) from error.again()
 
     # Calls
 
@@ -439,7 +445,7 @@ class Server:
         declared = has.tools if kind == "tools" else has.prompts if kind == "prompts" else has.resources
         if declared is None and kind != "tools":
             return Listed(())
-        return await self.lists.get(kind)
+        return await self.lists.get(kind, clock)
 
     # Subscriptions to resources
 

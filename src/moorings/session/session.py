@@ -294,7 +294,9 @@ class Session:
     # What comes in (Receiver)
 
     def message(self, line: bytes | bytearray) -> None:
-        """A frame from the transport."""
+        """A frame from the transport. After the end nothing is heard any more."""
+        if self.end is not None:
+            return
         messages, repaired = jsonrpc.parse(line)
         if repaired:
             self.counters.repaired += 1
