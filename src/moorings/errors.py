@@ -5,7 +5,7 @@
     MooringsError                      code, server, what happened, what to do next
     ├── ConfigError                    the configuration must be mended
     ├── MisuseError                    the caller must mend the program
-    │   ├── WrongLoopError             an async host used from another event loop, or the blocking one on its loop thread
+    │   ├── WrongLoopError             from another event loop, or the blocking host on its own loop thread
     │   └── HostClosedError            used before start or after close
     ├── StartError                     a server could not be brought up
     │   ├── CommandNotFound            ... its program is not there

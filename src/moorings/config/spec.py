@@ -30,7 +30,7 @@ class Bounds(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     total: float = 3600.0
     """One call in all: no progress stretches it."""
     question: float = 600.0
-    """All the time a person or a model may take over the questions that one call causes; the call clock stands still meanwhile."""
+    """One question of the server to a person or a model; the clock of the call stands still meanwhile."""
     stop_eof: float = 2.0
     """From closing stdin until TERM goes to the group."""
     stop_term: float = 2.0

@@ -207,14 +207,14 @@ class AsyncHost:
     def _check_loop(self) -> None:
         if self._loop is None:
             raise HostClosedError("this host is not started", fix="use 'async with', or await start()")
-        if asyncio.get_running_loop() is not self._loop:
+        if _running_loop() is not self._loop:
             raise WrongLoopError(
                 "this host runs on another event loop",
                 fix="use one AsyncHost per loop, or the blocking Host from anywhere",
             )
 
     def _check(self) -> None:
-        if self._loop is None or self._loop is not asyncio.get_running_loop():
+        if self._loop is None or self._loop is not _running_loop():
             self._check_loop()
         if self._closing is not None or self._report is not None:
             raise HostClosedError("this host is closed")
@@ -636,3 +636,11 @@ class AsyncHost:
     async def _in_run(self, make: Callable[[], Coroutine[Any, Any, T]], label: str) -> T:
         run = self._run()
         return await (make() if run is None else run.own(make, label))
+
+
+def _running_loop() -> asyncio.AbstractEventLoop | None:
+    """The loop that runs in this thread; None where none does (a plain method may be called there)."""
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None

@@ -1,17 +1,20 @@
 """The names that models see: one stable, injective function of server and tool (field faults 15).
 
 ``server__tool`` where that is a plain name that can be split in one way only. Everything else is made plain, cut to
-64 characters, and carries a short hash of both raw names, always, whoever else is present: so nothing depends on the
-order of connecting, nothing is refused and nothing is shadowed. The way back is a table, never parsing.
+64 characters, and carries a short hash of both raw names, ``server__tool__hash``, always, whoever else is present: so
+nothing depends on the order of connecting, nothing is refused and nothing is shadowed. The two kinds never meet: a
+plain name holds ``__`` once, one with a hash twice, unless it was cut before the first. The way back is a table, never
+parsing.
 """
 
 from __future__ import annotations
 
 import base64
+import functools
 import hashlib
 import re
 
-__all__ = ["MAX_NAME", "exposed_name", "split_plain"]
+__all__ = ["ENDING", "MAX_NAME", "exposed_name", "split_plain"]
 
 MAX_NAME = 64
 """Longest name that the large model APIs take."""
@@ -19,7 +22,9 @@ _SEPARATOR = "__"
 _PLAIN = re.compile(r"[A-Za-z0-9_-]+\Z")
 _NOT_PLAIN = re.compile(r"[^A-Za-z0-9_-]")
 _HASH = 10
-_LOOKS_HASHED = re.compile(r".*_[a-z2-7]{10}\Z")
+ENDING = len(_SEPARATOR) + _HASH
+"""Characters that the hash and what parts it take of a name."""
+_CUT_AND_HASHED = re.compile(rf".{{{MAX_NAME - ENDING}}}__[a-z2-7]{{{_HASH}}}\Z")
 
 
 def _hash(server: str, tool: str) -> str:
@@ -33,7 +38,7 @@ def exposed_name(server: str, tool: str) -> str:
     name = f"{server}{_SEPARATOR}{tool}"
     if len(name) <= MAX_NAME and _is_plain(server, tool, name):
         return name
-    ending = "_" + _hash(server, tool)
+    ending = _SEPARATOR + _hash(server, tool)
     return _NOT_PLAIN.sub("_", name)[: MAX_NAME - len(ending)] + ending
 
 
@@ -43,10 +48,11 @@ def _is_plain(server: str, tool: str, name: str) -> bool:
     # A third underscore beside the separator, or a second separator, could be split otherwise.
     if sum(name.startswith(_SEPARATOR, i) for i in range(len(name))) != 1:
         return False
-    # A plain name that looks like one with a hash could meet one with a hash.
-    return not _LOOKS_HASHED.match(name)
+    # Of a server whose name fills all the room, one with a hash holds the separator once too.
+    return not _CUT_AND_HASHED.match(name)
 
 
+@functools.lru_cache(maxsize=4096)
 def split_plain(name: str) -> tuple[str, str] | None:
     """Server and tool of a plain name; None for a name that only the table can resolve."""
     server, separator, tool = name.partition(_SEPARATOR)

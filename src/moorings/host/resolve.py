@@ -31,7 +31,7 @@ from .catalog import (
     helper_tools,
     wanted,
 )
-from .names import exposed_name, split_plain
+from .names import ENDING, MAX_NAME, exposed_name, split_plain
 
 __all__ = ["Directory", "template_matches"]
 
@@ -143,10 +143,9 @@ class Directory:
                     fix=f"known servers: {', '.join(self._servers) or 'none'}",
                 )
             listed = server.lists["tools"]
-            known = {tool.name for tool in listed.listed.items} if listed.listed is not None else None
-            current = server.state is State.READY and not listed.stale
-            if not wanted(server.spec, plain[1]) or (known is not None and current and plain[1] not in known):
-                raise self._unknown(name, [exposed_name(server.name, n) for n in known or ()])
+            current = listed.listed is not None and not listed.stale and server.state is State.READY
+            if (current and plain[1] not in listed.by_name) or not wanted(server.spec, plain[1]):
+                raise self._unknown(name, [exposed_name(server.name, n) for n in listed.by_name])
             return server, plain[1], None
         seen = []
         for tool in await self._candidates(name, clock):
@@ -180,7 +179,7 @@ class Directory:
     def _could_own(self, server: Server, name: str) -> bool:
         """A name with a hash begins with the plain form of its server, or with as much as there was room for."""
         start = re.sub(r"[^A-Za-z0-9_-]", "_", server.name) + "__"
-        return name.startswith(start[:53])
+        return name.startswith(start[: MAX_NAME - ENDING])
 
     async def resolve_prompt(self, name: str, clock: CallClock) -> tuple[Server, str]:
         """Server and raw name of a prompt. Raises UnknownTool, UnknownServer."""

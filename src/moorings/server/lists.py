@@ -49,6 +49,7 @@ class ListState:
     """One list and how it stands."""
 
     __slots__ = (
+        "by_name",
         "dirty",
         "distance",
         "fetch",
@@ -63,6 +64,8 @@ class ListState:
     def __init__(self) -> None:
         self.listed: Listed | None = None
         """The last good list; None if there never was one."""
+        self.by_name: dict[str, Any] = {}
+        """Its items by name: calls look here, and a list may hold thousands."""
         self.stale = True
         """True if it may not be what the server has now."""
         self.problem: CallError | None = None
@@ -114,6 +117,8 @@ class Lists:
         state = self._states[kind]
         added, removed, changed = difference(kind, state.listed, listed)
         state.listed = listed
+        key = LIST_KINDS[kind][2]
+        state.by_name = {getattr(item, key): item for item in listed.items}
         state.stale = False
         state.problem = None
         now = asyncio.get_running_loop().time()

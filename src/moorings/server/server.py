@@ -404,10 +404,8 @@ class Server:
         return said is not None and bool(said.read_only_hint or said.idempotent_hint)
 
     def _annotations(self, tool: str) -> ToolAnnotations | None:
-        listed = self.lists["tools"].listed
-        if listed is None:
-            return None
-        return next((item.annotations for item in listed.items if item.name == tool), None)
+        listed = self.lists["tools"].by_name.get(tool)
+        return listed.annotations if listed is not None else None
 
     async def _life_for_call(self, clock: CallClock, label: str) -> Life:
         life = self._life

@@ -15,12 +15,12 @@ that is still being ended. ``closing`` and ``closed`` are the end, reached from 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from enum import Enum
+from enum import StrEnum
 
 __all__ = ["TABLE", "Event", "IllegalTransition", "State", "diagram", "next_state"]
 
 
-class State(str, Enum):
+class State(StrEnum):
     """Where a server is."""
 
     IDLE = "idle"
@@ -43,7 +43,7 @@ class State(str, Enum):
     """Ended for good."""
 
 
-class Event(str, Enum):
+class Event(StrEnum):
     """What moves a server."""
 
     WANTED = "wanted"

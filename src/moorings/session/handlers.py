@@ -82,9 +82,8 @@ class Handlers(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def _ask(function: Callable[..., Any], *args: Any) -> Any:
-    if inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
-        getattr(function, "__call__", None)
-    ):
+    called = type(function).__call__ if not inspect.isroutine(function) else function
+    if inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(called):
         return await function(*args)
     answer = await run_in_thread(function, *args, name="moorings-question")
     return await answer if inspect.isawaitable(answer) else answer

@@ -17,7 +17,7 @@ import msgspec
 from msgspec import Raw, UnsetType
 
 from ..errors import AmbiguousDelivery, CallError, CallTimeout, Refused
-from ..wire.eras import META_LOG_LEVEL, MRTR_METHODS, Era
+from ..wire.eras import META_LOG_LEVEL, METHOD_NOT_FOUND, MRTR_METHODS, Era
 from ..wire.types import (
     CallToolResult,
     CompleteResult,
@@ -142,7 +142,13 @@ class Methods:
         ttl = float("inf")
         for _ in range(self._max_pages):
             params = {} if cursor is None else {"cursor": cursor}
-            page = await self._ask(method, params, type_, clock)
+            try:
+                page = await self._ask(method, params, type_, clock)
+            except Refused as error:
+                # The capability speaks for resources and templates together; many servers know the first only.
+                if kind == "resource_templates" and error.rpc_code == METHOD_NOT_FOUND:
+                    break
+                raise
             problems.extend(page.problems)
             ttl = min(ttl, max(page.ttl_ms or 0, 0) / 1000)
             for item in getattr(page, kind):
@@ -165,7 +171,7 @@ class Methods:
             clock.progress(asyncio.get_running_loop().time())
         else:
             problems.append(f"{method}: more than {self._max_pages} pages; the list was ended there")
-        return Listed(list(items.values()), problems, ttl)
+        return Listed(list(items.values()), problems, 0.0 if ttl == float("inf") else ttl)
 
     # Subscriptions, logging, liveness
 

@@ -19,7 +19,7 @@ _SCALAR = rb'(?:-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?|"(?:[^"\\]|\\.)*"|true|false|nu
 _HEAD_MEMBER = re.compile(rb'\s*"((?:[^"\\]|\\.)*)"\s*:\s*(' + _SCALAR + rb")\s*,")
 _TAIL_MEMBERS = re.compile(rb'((?:,\s*"(?:[^"\\]|\\.)*"\s*:\s*' + _SCALAR + rb"\s*)+)\}\s*$")
 _TAIL_MEMBER = re.compile(rb',\s*"((?:[^"\\]|\\.)*)"\s*:\s*(' + _SCALAR + rb")")
-_HEAD_METHOD = re.compile(rb'\s*"method"\s*:')
+_HEAD_NESTED = re.compile(rb'\s*"((?:[^"\\]|\\.)*)"\s*:')
 
 
 class Oversize(msgspec.Struct, frozen=True):
@@ -77,7 +77,10 @@ class LineFramer:
         """Hold a part of a frame whose end has not come."""
         if self._discarding:
             self._size += len(part)
-            self._tail = (self._tail + part)[-_END:]
+            if len(self._head) < _END:
+                # A cap below the size of an end: the head goes on growing, however the frame is cut.
+                self._head += part[: _END - len(self._head)]
+            self._tail = (self._tail + part[-_END:])[-_END:]
             return
         self._pending += part
         if len(self._pending) > self.cap:
@@ -107,23 +110,30 @@ def find_ends(head: bytes, tail: bytes) -> tuple[int | str | None, bool]:
     """The id of a message from its two ends, and whether it names a method.
 
     From the front, plain members are read until the first nested one; from the back, the plain members right before
-    the brace that closes the whole. Both are members of the message itself and never of something inside it.
+    the brace that closes the whole. Both are members of the message itself and never of something inside it. There is
+    no id where the ends name two, or where neither shows if it is a question (``method``) or an answer: the two
+    number their ids independently, so one must not be taken for the other.
     """
     found: dict[bytes, bytes] = {}
     start = re.match(rb"\s*\{", head)
     position = start.end() if start else len(head)
     while member := _HEAD_MEMBER.match(head, position):
-        found.setdefault(member[1], member[2])
+        if found.setdefault(member[1], member[2]) != member[2] and member[1] == b"id":
+            return None, False
         position = member.end()
-    has_method = b"method" in found or _HEAD_METHOD.match(head, position) is not None
+    if nested := _HEAD_NESTED.match(head, position):
+        found.setdefault(nested[1], b"")
     # The last quote-free brace ends the message; cut to the last comma run so that the search stays short.
     if members := _TAIL_MEMBERS.search(tail):
         for member in _TAIL_MEMBER.finditer(members[1]):
-            found.setdefault(member[1], member[2])
-    has_method = has_method or b"method" in found
+            if found.setdefault(member[1], member[2]) != member[2] and member[1] == b"id":
+                return None, False
+    has_method = b"method" in found
+    if not (has_method or b"result" in found or b"error" in found):
+        return None, False
     try:
         id_ = msgspec.json.decode(found[b"id"]) if b"id" in found else None
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, UnicodeDecodeError):
         id_ = None
     if isinstance(id_, float) and id_.is_integer():
         id_ = int(id_)
