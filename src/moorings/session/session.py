@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import Any
 
 import msgspec
-from msgspec import UNSET, Raw, UnsetType
+from msgspec import Raw, UnsetType
 
 from .._tasks import TaskOwner
 from ..errors import AmbiguousDelivery, CallCancelled, CallError, CallTimeout, MisuseError, NotSent, Refused

@@ -1,0 +1,159 @@
+"""The death watch: a small program that ends the servers of a host process that died without ending them itself.
+
+Run as ``python -I -S watch_main.py MARK``, in a session of its own, with the standard library alone; it imports
+nothing of Moorings. It reads lines from stdin: ``+PID START`` (a server: leader of its group, with its start time),
+``-PID`` (ended), ``.`` (all is over, go). When stdin ends without a dot the host is dead: every group that was told,
+and every process that carries the mark, gets TERM, a bounded wait, and KILL.
+
+The mark closes the gap between the spawn of a server and its line: the host gives the mark to the watch before the
+first spawn, and a marked process is found whether or not it was told.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import sys
+import time
+
+TERM_WAIT = 2.0
+"""Seconds between TERM and KILL."""
+KILL_WAIT = 5.0
+"""Seconds for which KILL is repeated."""
+QUIET = 3
+"""Looks in a row that must find nothing: a process may be between fork and exec in the first."""
+STEP = 0.05
+
+
+def read_stat(pid: str) -> tuple[str, int, int, int] | None:
+    """State, group, session and start time of a process."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            data = file.read()
+    except OSError:
+        return None
+    fields = data[data.rfind(b")") + 2 :].split()
+    return fields[0].decode(), int(fields[2]), int(fields[3]), int(fields[19])
+
+
+def carries_mark(pid: str, mark: bytes) -> bool:
+    """Whether the environment of a process holds the mark of the host."""
+    try:
+        with open(f"/proc/{pid}/environ", "rb") as file:
+            data = b"\0" + file.read()
+    except OSError:
+        return False
+    at = data.find(b"\0MOORINGS_OWNER=" + mark)
+    end = at + len(b"\0MOORINGS_OWNER=" + mark)
+    return at >= 0 and data[end : end + 1] in (b"\0", b".")
+
+
+def targets(groups: dict[int, int], mark: bytes) -> dict[int, int]:
+    """Living processes that belong to the dead host: pid → start time.
+
+    A process is of a told group if the group's leader is the one we were told (by start time), or if the leader is
+    gone and the process is at least as old as the group and in the session that the leader made. A group whose
+    number was given to strangers has a leader with another start time, and is left alone.
+    """
+    try:
+        names = [name for name in os.listdir("/proc") if name.isdigit()]
+    except OSError:
+        return {}
+    mine = str(os.getpid())
+    stats = {name: stat for name in names if name != mine and (stat := read_stat(name)) is not None}
+    found = {}
+    for name, (state, group, session, start) in stats.items():
+        if state in "ZX":
+            continue
+        ours = False
+        if group in groups and session == group:
+            leader = stats.get(str(group))
+            ours = start >= groups[group] if leader is None else leader[3] == groups[group]
+        if ours or carries_mark(name, mark):
+            found[int(name)] = start
+    return found
+
+
+def send(pid: int, start: int, number: int) -> None:
+    """Signal a process whose number and start time are confirmed while a pidfd holds it."""
+    try:
+        fd = os.pidfd_open(pid)
+    except AttributeError:
+        os.kill(pid, number)
+        return
+    except OSError:
+        return
+    try:
+        stat = read_stat(str(pid))
+        if stat is not None and stat[3] == start:
+            signal.pidfd_send_signal(fd, number)
+    except OSError:
+        pass
+    finally:
+        os.close(fd)
+
+
+def end_all(groups: dict[int, int], mark: bytes) -> None:
+    """TERM, bounded wait, KILL, until nothing of the host is left."""
+    for number, seconds in ((signal.SIGTERM, TERM_WAIT), (signal.SIGKILL, KILL_WAIT)):
+        until = time.monotonic() + seconds
+        quiet = 0
+        told: set[tuple[int, int]] = set()
+        while quiet < QUIET and time.monotonic() < until:
+            found = targets(groups, mark)
+            quiet = 0 if found else quiet + 1
+            for pid, start in found.items():
+                if number == signal.SIGKILL or (pid, start) not in told:
+                    told.add((pid, start))
+                    send(pid, start, number)
+            time.sleep(STEP)
+        if quiet >= QUIET:
+            return
+
+
+def end_groups_without_proc(groups: dict[int, int]) -> None:
+    """Where there is no /proc, groups are all that is known."""
+    for number, seconds in ((signal.SIGTERM, TERM_WAIT), (signal.SIGKILL, 0.0)):
+        left = False
+        for group in groups:
+            try:
+                os.killpg(group, number)
+                left = True
+            except OSError:
+                continue
+        if not left:
+            return
+        time.sleep(seconds)
+
+
+def main() -> None:
+    """Read lines until the host is done or dead."""
+    mark = sys.argv[1].encode()
+    # A stop of a whole service signals everybody at once; the watch goes when its host does.
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    groups: dict[int, int] = {}
+    pending = b""
+    while True:
+        select.select([0], [], [])
+        data = os.read(0, 65536)
+        if not data:
+            break
+        *lines, pending = (pending + data).split(b"\n")
+        for line in lines:
+            if line == b".":
+                return
+            pid, _, start = line[1:].partition(b" ")
+            if line[:1] == b"+":
+                groups[int(pid)] = int(start)
+            else:
+                groups.pop(int(pid), None)
+    if os.path.exists("/proc/self/stat"):
+        end_all(groups, mark)
+    else:
+        end_groups_without_proc(groups)
+
+
+if __name__ == "__main__":
+    main()
