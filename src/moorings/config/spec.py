@@ -83,6 +83,8 @@ class StdioServer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     exclude: tuple[str, ...] = ()
     """Globs on raw tool names, taken away after ``include``."""
     bounds: Bounds = Bounds()
+    unresolved: tuple[str, ...] = ()
+    """Variables that a disabled entry of a file refers to and that were not set: it cannot be enabled so."""
 
     def __post_init__(self) -> None:
         if not self.command:
