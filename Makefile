@@ -5,7 +5,7 @@ DEMO ?= tools/demo.py
 
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all test-newest lint format soak bench setup clean check-python
+.PHONY: help demo test test-all test-newest lint format docs soak bench setup clean check-python
 
 SETUP = $(PYTHON) tools/setup_env.py
 # The environment of the Python that PYTHON names, for example .env/py311
@@ -49,16 +49,23 @@ test-newest: check-python ## the smoke set on the newest supported Python found 
 	echo "make: smoke tests on Python $$v"; "$$python" tools/setup_env.py dev && \
 	.env/py$$(echo $$v | tr -d .)/bin/python -m pytest -m smoke $(ARGS)
 
-lint: check-python ## ruff and mypy
+lint: check-python ## ruff, and mypy as on Linux, macOS and Windows
 	@$(SETUP) dev
 	@$(VENV)/bin/ruff check .
 	@$(VENV)/bin/ruff format --check .
 	@$(VENV)/bin/mypy
+	@for system in darwin win32; do \
+	  $(VENV)/bin/mypy --platform $$system --cache-dir .env/mypy/$$system src || exit 1; \
+	done
 
 format: check-python ## let ruff lay out the code and mend what it can
 	@$(SETUP) dev
 	@$(VENV)/bin/ruff check --fix-only --quiet .
 	@$(VENV)/bin/ruff format .
+
+docs: check-python ## write the parts of the docs that are made from the code
+	@$(SETUP) dev
+	@$(VENV)/bin/python tools/docs.py
 
 soak: check-python ## the tests that run for minutes
 	@$(SETUP) test

@@ -1,0 +1,117 @@
+"""The docs say what is so: their made parts are current, their links lead somewhere, their code runs."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import os
+import re
+import shlex
+import stat
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+import moorings
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGES = [
+    *(ROOT / name for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")),
+    *sorted((ROOT / "docs").rglob("*.md")),
+]
+RUN = [ROOT / "README.md", ROOT / "docs" / "topics" / "getting-started.md"]
+"""Pages whose code is run as it stands; that of others is an excerpt, which must compile and name what is there."""
+
+LINK = re.compile(r"\]\(([^)#\s]+)[^)]*\)")
+CODE = re.compile(r"^```python\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+
+
+def title(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+@pytest.fixture(scope="module")
+def maker() -> ModuleType:
+    found = importlib.util.spec_from_file_location("tools_docs", ROOT / "tools" / "docs.py")
+    assert found is not None and found.loader is not None
+    module = importlib.util.module_from_spec(found)
+    found.loader.exec_module(module)
+    return module
+
+
+def test_the_parts_made_from_the_code_are_current(maker: ModuleType) -> None:
+    stale = [title(page) for page in maker.pages() if maker.current(page.read_text()) != page.read_text()]
+    assert not stale, f"run `make docs`: {stale}"
+    made = {name for page in maker.pages() for _, name, _, _ in maker.PART.findall(page.read_text())}
+    assert made == set(maker.PARTS)
+
+
+def test_every_bound_and_state_is_told(maker: ModuleType) -> None:
+    bounds, states = maker.bounds(), maker.state_meanings()
+    assert all(f"| `{name}` |" in bounds for name in moorings.Bounds.__struct_fields__)
+    assert all(f"| `{state.value}` |" in states for state in moorings.State)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=title)
+def test_links_lead_to_files(page: Path) -> None:
+    targets = [target for target in LINK.findall(page.read_text()) if "://" not in target]
+    missing = [target for target in targets if not (page.parent / target).exists()]
+    assert not missing
+
+
+@pytest.mark.parametrize("page", PAGES, ids=title)
+def test_code_compiles_and_names_what_is_there(page: Path) -> None:
+    for code in CODE.findall(page.read_text()):
+        for node in ast.walk(ast.parse(code)):
+            if isinstance(node, ast.ImportFrom) and node.module == "moorings":
+                assert not [each.name for each in node.names if each.name not in moorings.__all__]
+
+
+def snippets() -> list[object]:
+    return [
+        pytest.param(code, id=f"{page.stem}-{number}")
+        for page in RUN
+        for number, code in enumerate(CODE.findall(page.read_text()), 1)
+    ]
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("code", snippets())
+def test_code_runs_as_it_stands(code: str, real_server: Callable[..., list[str]], tmp_path: Path) -> None:
+    """`npx` and `uvx` are stand-ins that find the servers installed here, so that no network is needed."""
+    launchers = tmp_path / "bin"
+    launchers.mkdir()
+    for launcher, skip, packages in (
+        ("npx", 2, {"server-everything": "everything", "server-filesystem": "filesystem"}),
+        ("uvx", 1, {"mcp-server-time": "time"}),
+    ):
+        lines = ["#!/bin/sh", f"package=${{{skip}##*/}}; shift {skip}", 'case "$package" in']
+        for package, name in packages.items():
+            lines.append(f'  {package}) exec {shlex.join(real_server(name))} "$@" ;;')
+        lines += ['  *) echo "no $package here" >&2; exit 1 ;;', "esac", ""]
+        script = launchers / launcher
+        script.write_text("\n".join(lines))
+        script.chmod(script.stat().st_mode | stat.S_IXUSR)
+    home = tmp_path / "home"
+    home.mkdir()
+    environment = {
+        **os.environ,
+        "PATH": f"{launchers}{os.pathsep}{os.environ['PATH']}",
+        "HOME": str(home),
+        "XDG_STATE_HOME": str(tmp_path / "state"),
+    }
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", code],
+        cwd=home,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    assert done.stdout.strip()
