@@ -77,15 +77,33 @@ class TaskOwner:
         me = asyncio.current_task()
         waiting = {task for task in self._tasks if task is not me}
         for task in waiting:
-            task.cancel()
-        when = asyncio.get_running_loop().time() + within
+            # One that was cancelled already is putting its things away: that is not to be interrupted.
+            if not task.cancelling():
+                task.cancel()
+        now = asyncio.get_running_loop().time()
         cancelled = False
         for task in waiting:
-            _, was_cancelled = await outlast(task, when)
+            _, was_cancelled = await outlast(task, now + within / 2)
+            cancelled = cancelled or was_cancelled
+        for task in waiting:
+            # Whoever swallowed the first one is asked again.
+            task.cancel()
+        for task in waiting:
+            _, was_cancelled = await outlast(task, now + within)
             cancelled = cancelled or was_cancelled
         if cancelled:
             put_back_cancellation()
-        return sorted(task.get_name() for task in waiting if not task.done())
+        stuck = [task for task in waiting if not task.done()]
+        for task in stuck:
+            # They are reported here; a loop that closes over them has nothing to add.
+            task._log_destroy_pending = False  # type: ignore[attr-defined]
+        return sorted(task.get_name() for task in stuck)
+
+    async def drained(self, when: float) -> None:
+        """Wait until all but the calling task have ended by themselves, or until the loop's time ``when``."""
+        me = asyncio.current_task()
+        for task in [task for task in self._tasks if task is not me]:
+            await outlast(task, when)
 
     def disown_after_fork(self) -> None:
         """In a forked child: the tasks are the parent's; they must not complain here that they never ended."""

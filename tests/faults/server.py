@@ -49,6 +49,9 @@ Script keys (``DEFAULTS`` holds every key with its default; an unknown key is an
 A behaviour is ``word`` or ``word:argument``, or a list: one for each request, the last one for ever. Words:
 
     ok | silent | error[:code] | slow:<s> | exit:<code>[:<stderr text>] | error_then_exit:<code>
+    exit_on_next[:code]    no answer; the next line that comes in ends the process, unread
+    close_stdout           no answer; stdout is closed, the process stays
+    malformed:<shape>      the right id and a wrong shape: a key of MALFORMED
     hold                   answer when released (tool ``release`` or control) under the method's name
     html                   a line of HTML instead of an answer
     garbage                a result of no known shape
@@ -113,6 +116,7 @@ BEHAVIOUR_KEYS = {
 }
 COMMON_WORDS = {
     "ok", "silent", "error", "slow", "exit", "error_then_exit", "hold", "html", "garbage", "unsupported",
+    "exit_on_next", "close_stdout", "malformed",
 }  # fmt: skip
 LIST_WORDS = {
     "random_order",
@@ -330,6 +334,8 @@ class Server:
         self.phase = "new"
         """Of the handshake: new, asked, ready."""
         self.was_modern = False
+        self.doomed: int | None = None
+        """The exit code with which the next line ends the process."""
         self.calls = 0
         self.last_token: Any = None
         self.tools = list_of_tools(script)
@@ -500,6 +506,8 @@ class Server:
     # In
 
     def receive(self, line: bytes) -> None:
+        if self.doomed is not None:
+            self.exit(self.doomed)
         line = line.removesuffix(b"\r")
         try:
             message = json.loads(line)
@@ -741,6 +749,10 @@ def do_error_then_exit(call: Call, arg: str, good: Callable[[], None]) -> None:
     call.server.exit(0)
 
 
+def do_exit_on_next(call: Call, arg: str, good: Callable[[], None]) -> None:
+    call.server.doomed = int(arg or 1)
+
+
 def do_slow(call: Call, arg: str, good: Callable[[], None]) -> None:
     call.server.later(float(arg), lambda: None if call.cancelled else good())
 
@@ -761,6 +773,9 @@ BEHAVIOURS: dict[str, Callable[[Call, str, Callable[[], None]], None]] = {
     "html": lambda call, arg, good: call.server.write(b"<!doctype html><title>502 Bad Gateway</title>\n"),
     "garbage": lambda call, arg, good: call.finish({"jsonrpc": "2.0", "id": call.id, "result": {"hello": 1}}),
     "unsupported": do_unsupported,
+    "exit_on_next": do_exit_on_next,
+    "close_stdout": lambda call, arg, good: do_close_stdout(call.server),
+    "malformed": lambda call, arg, good: call.finish({"jsonrpc": "2.0", "id": call.id, **MALFORMED[arg]}),
 }
 
 

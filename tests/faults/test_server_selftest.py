@@ -194,6 +194,8 @@ def test_dual_server_speaks_both(tmp_path: Path) -> None:
         ("garbage", b"hello", None),
         ("unsupported:2027-01-01,2026-07-28", b'"supported":["2027-01-01","2026-07-28"]', None),
         ("slow:0.05", b"supportedVersions", None),
+        ("malformed:neither", b'{"jsonrpc":"2.0","id":1}', None),
+        ("close_stdout", b"", None),
     ],
 )
 def test_probe(tmp_path: Path, behaviour: str, line: bytes, code: int | None) -> None:
@@ -202,6 +204,16 @@ def test_probe(tmp_path: Path, behaviour: str, line: bytes, code: int | None) ->
         server.request("server/discover")
         assert line in server.line()
         assert code is None or server.process.wait(PATIENCE) == code
+
+
+def test_a_server_that_dies_of_the_line_after_the_probe(tmp_path: Path) -> None:
+    with peer(tmp_path, on_probe="exit_on_next:4") as server:
+        server.request("server/discover")
+        server.log.wait_for("received", method="server/discover")
+        server.request("initialize")
+        assert server.line() == b""
+        assert server.process.wait(PATIENCE) == 4
+        assert server.log.methods() == ["server/discover"]
 
 
 def test_silence_exit_with_words_and_turns(tmp_path: Path) -> None:

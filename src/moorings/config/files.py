@@ -59,7 +59,7 @@ _HOST_KEYS = ("close_timeout", "max_starting", "state_dir")
 class HostSettings(msgspec.Struct, frozen=True, kw_only=True):
     """The ``[host]`` and ``[bounds]`` tables."""
 
-    max_starting: int = 8
+    max_starting: int = 16
     """Servers started at one time."""
     close_timeout: float = 10.0
     """Seconds the close of the host may take."""

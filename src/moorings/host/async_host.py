@@ -8,6 +8,7 @@ within one bound. Calls go through it or through a handle of one server (``handl
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import difflib
 import os
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
@@ -97,6 +98,8 @@ class AsyncHost:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._owner = TaskOwner("host")
         self._servers: dict[str, Server] = {}
+        self._leaving: dict[str, tuple[Server, asyncio.Task[StopRecord | None]]] = {}
+        """Removed, and still being ended."""
         self._directory = Directory(
             self._servers, resources_as_tools=tools_for_resources, prompts_as_tools=tools_for_prompts
         )
@@ -140,6 +143,7 @@ class AsyncHost:
             environment=lambda: os.environ,
             log_path=places.log_path,
             start_slot=lambda: slots,
+            context=contextvars.copy_context(),
         )
         for name, spec in self._specs.items():
             self._make(name, spec)
@@ -189,7 +193,7 @@ class AsyncHost:
         began = self._loop.time()
         # A little is kept for reaping and for the report itself.
         by_then = began + max(timeout, 0.0) * 0.95
-        servers = list(self._servers.values())
+        servers = [*self._servers.values(), *(server for server, _ in self._leaving.values())]
         ends = {s.name: self._owner.start(s.close(by_then), name=f"close {s.name}") for s in servers}
         records: dict[str, StopRecord] = {}
         stuck: list[str] = []
@@ -201,6 +205,9 @@ class AsyncHost:
             if not task.cancelled() and task.exception() is None and (record := task.result()) is not None:
                 records[server.name] = record
             stuck.extend(server.stuck)
+        # Commands that were under way find everything ended, and so end themselves.
+        await self._owner.drained(max(by_then, self._loop.time() + 0.1))
+        stuck.extend(await self._owner.aclose(0.1))
         self._report = CloseReport(elapsed=self._loop.time() - began, servers=records, stuck=tuple(stuck))
         return self._report
 
@@ -237,6 +244,9 @@ class AsyncHost:
         self._check()
         assert self._loop is not None
         until = self._loop.time() + (WAIT_FOREVER if timeout is None else max(timeout, 0.0))
+        run = self._run()
+        if run is not None and (deadline := run.deadline()) is not None:
+            until = min(until, deadline)
         chosen = (
             [self._get(name) for name in servers] if servers is not None else list(self._servers.values())
         )
@@ -295,11 +305,19 @@ class AsyncHost:
         assert self._loop is not None
         required = [s for s in self._servers.values() if s.spec.required]
         limit = until if until is not None else self._loop.time() + WAIT_FOREVER
-        for server in required:
-            try:
-                await server.ready(limit)
-            except (MooringsError, TimeoutError):
-                continue
+        wish = object()
+        try:
+            # All at once: who waits for the first must not keep the others from starting.
+            for server in required:
+                server.keep(wish)
+            for server in required:
+                try:
+                    await server.ready(limit)
+                except (MooringsError, TimeoutError):
+                    continue
+        finally:
+            for server in required:
+                server.release(wish)
         self._raise_if_required_missing(required)
 
     def status(self) -> dict[str, ServerStatus]:
@@ -334,34 +352,25 @@ class AsyncHost:
 
         Ordered by server and name. Starts nothing, unless ``servers`` names some: these are started and waited for.
         """
-        self._check()
-        return await self._directory.tools(
-            self._chosen(servers), self._clock(None, None), named=servers is not None
-        )
+        return await self._listed(self._directory.tools, servers)
 
     async def resources(self, *, servers: Iterable[str] | None = None) -> list[CatalogResource]:
         """Resources, as ``tools``."""
-        self._check()
-        return await self._directory.resources(
-            self._chosen(servers), self._clock(None, None), named=servers is not None
-        )
+        return await self._listed(self._directory.resources, servers)
 
     async def resource_templates(self, *, servers: Iterable[str] | None = None) -> list[CatalogTemplate]:
         """Resource templates, as ``tools``."""
-        self._check()
-        return await self._directory.templates(
-            self._chosen(servers), self._clock(None, None), named=servers is not None
-        )
+        return await self._listed(self._directory.templates, servers)
 
     async def prompts(self, *, servers: Iterable[str] | None = None) -> list[CatalogPrompt]:
         """Prompts, as ``tools``."""
-        self._check()
-        return await self._directory.prompts(
-            self._chosen(servers), self._clock(None, None), named=servers is not None
-        )
+        return await self._listed(self._directory.prompts, servers)
 
-    def _chosen(self, names: Iterable[str] | None) -> list[Server]:
-        return [self._get(n) for n in names] if names is not None else list(self._servers.values())
+    async def _listed(self, catalog: Callable[..., Coroutine[Any, Any, T]], names: Iterable[str] | None) -> T:
+        self._check()
+        chosen = [self._get(n) for n in names] if names is not None else list(self._servers.values())
+        clock = self._clock(None, None)
+        return await self._in_run(lambda: catalog(chosen, clock, named=names is not None), "a list")
 
     # Using them
 
@@ -397,18 +406,17 @@ class AsyncHost:
         """
         self._check()
         clock = self._clock(timeout, total)
-        server, tool, helper = await self._directory.resolve_tool(name, clock)
-        self._fit(clock, server, timeout, total)
-        if helper is not None:
-            return await self._in_run(
-                lambda: self._directory.call_helper(server, helper, arguments or {}, clock), name
-            )
-        return await self._in_run(
-            lambda: server.call_tool(
+
+        async def resolved() -> CallToolResult:
+            server, tool, helper = await self._directory.resolve_tool(name, clock)
+            self._fit(clock, server, timeout, total)
+            if helper is not None:
+                return await self._directory.call_helper(server, helper, arguments or {}, clock)
+            return await server.call_tool(
                 tool, arguments, clock, on_progress=on_progress, meta=meta, repeat=repeat
-            ),
-            name,
-        )
+            )
+
+        return await self._in_run(resolved, name)
 
     async def call_raw(
         self,
@@ -442,18 +450,31 @@ class AsyncHost:
             UnknownResource: no server, or more than one, is known to hold it.
             CallError: as ``call``.
         """
+        if server is not None:
+            return await self._ask(server, uri, timeout, lambda m, c: m.read_resource(uri, c))
         self._check()
-        if server is None:
-            server = (await self._directory.holder(uri, self._clock(timeout, None))).name
-        return await self._ask(server, uri, timeout, lambda m, c: m.read_resource(uri, c))
+        clock = self._clock(timeout, None)
+
+        async def resolved() -> ReadResourceResult:
+            owner = await self._directory.holder(uri, clock)
+            self._fit(clock, owner, timeout, None)
+            return await owner.request(uri, clock, lambda m: m.read_resource(uri, clock))
+
+        return await self._in_run(resolved, uri)
 
     async def get_prompt(
         self, name: str, arguments: Mapping[str, str] | None = None, *, timeout: float | None = None
     ) -> GetPromptResult:
         """Get a prompt by its catalog name, filled in. Raises as ``call``."""
         self._check()
-        server, raw = await self._directory.resolve_prompt(name, self._clock(timeout, None))
-        return await self.get_prompt_raw(server.name, raw, arguments, timeout=timeout)
+        clock = self._clock(timeout, None)
+
+        async def resolved() -> GetPromptResult:
+            owner, raw = await self._directory.resolve_prompt(name, clock)
+            self._fit(clock, owner, timeout, None)
+            return await owner.request(raw, clock, lambda m: m.get_prompt(raw, arguments, clock))
+
+        return await self._in_run(resolved, name)
 
     async def get_prompt_raw(
         self,
@@ -507,8 +528,9 @@ class AsyncHost:
         await self._in_run(lambda: owner.unsubscribe(uri, clock), uri)
 
     async def set_log_level(self, level: str, *, server: str, timeout: float | None = None) -> None:
-        """Say which log messages a server shall send. Raises as ``call``."""
-        await self._ask(server, "logging/setLevel", timeout, lambda m, c: m.set_log_level(level, c))
+        """Say which log messages a server shall send; lasts over restarts of the server. Raises as ``call``."""
+        owner, clock = self._for_call(server, timeout)
+        await self._in_run(lambda: owner.set_log_level(level, clock), "logging/setLevel")
 
     async def ping(self, server: str, *, timeout: float | None = None) -> None:
         """Ask a server for a sign of life. Raises as ``call``."""
@@ -555,9 +577,14 @@ class AsyncHost:
             MisuseError: the name is taken.
         """
         self._check()
+        spec = self._checked(name, spec)
+        while name not in self._servers and (leaving := self._leaving.get(name)) is not None:
+            # Two processes of one name never run at a time.
+            await asyncio.wait({leaving[1]})
+            self._check()
         if name in self._servers:
             raise MisuseError(f"there is a server {name!r} already", fix=f"remove({name!r}) first")
-        self._make(name, self._checked(name, spec))
+        self._make(name, spec)
         return ServerHandle(self, name)
 
     async def remove(self, name: str, *, timeout: float = DEFAULT_CLOSE) -> StopRecord | None:
@@ -567,6 +594,8 @@ class AsyncHost:
         server = self._get(name)
         del self._servers[name]
         task = self._owner.start(server.close(self._loop.time() + timeout), name=f"remove {name}")
+        self._leaving[name] = (server, task)
+        task.add_done_callback(lambda _: self._leaving.pop(name, None))
         await asyncio.wait({task})
         return task.result()
 

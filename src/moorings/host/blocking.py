@@ -69,8 +69,9 @@ class Host:
         # Said wrong is said at once, in the caller's thread.
         make()
         self._make = make
-        self._gate = threading.Lock()
-        """Guards ``_thread`` and ``_closed``; never held while anything waits."""
+        self._gate = threading.RLock()
+        """Guards ``_thread`` and ``_closed``; never held while anything waits. A signal handler may come here in the
+        middle of it, in the same thread."""
         self._thread: LoopThread | None = None
         self._closed: CloseReport | None = None
         self._entered = 0
@@ -94,14 +95,16 @@ class Host:
         if not mine:
             thread.wait_running()
             return
+        # A host that nobody holds any more ends its thread, and with it its servers.
+        weakref.finalize(self, thread.begin_stop).atexit = False
         try:
             thread.start()
         except BaseException:
-            with self._gate:
-                self._thread = None
+            # Interrupted while it waits, it leaves a thread that comes up: the next start finds it, a close ends it.
+            if not thread.alive:
+                with self._gate:
+                    self._thread = None
             raise
-        # A host that nobody holds any more ends its thread, and with it its servers.
-        weakref.finalize(self, thread.begin_stop).atexit = False
 
     def _make_thread(self) -> LoopThread:
         return LoopThread(self._make)
@@ -147,7 +150,7 @@ class Host:
 
     def _forget_after_fork(self) -> None:
         """In a forked child: fresh and empty."""
-        self._gate = threading.Lock()
+        self._gate = threading.RLock()
         self._thread = None
         self._closed = None
         self._entered = 0

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from ..errors import CallError, MisuseError
+from ..errors import CallError, HostClosedError, MisuseError
 from ..wire.types import CallToolResult
 from .async_host import AsyncHost
 from .run import Run, current_run
@@ -70,6 +70,10 @@ class BlockingRun:
             await run.finish()
             return run.timed_out() if run.expired and isinstance(error, CallError) else None
 
-        timed_out = self.host.on_loop(finish, "finish a run")
+        try:
+            timed_out = self.host.on_loop(finish, "finish a run")
+        except HostClosedError:
+            # The close of the host has ended all that was begun here.
+            return
         if timed_out is not None:
             raise timed_out from error

@@ -13,7 +13,7 @@ import msgspec
 
 from ..config import StdioServer
 from ..wire.types import Prompt, Resource, ResourceTemplate, Tool
-from .names import exposed_name
+from .names import exposed_name, helper_name
 
 __all__ = [
     "HELPERS",
@@ -49,8 +49,8 @@ HELPERS: Mapping[HelperKind, tuple[str, dict[str, Any]]] = {
         },
     ),
 }
-"""Tools that stand for resources and prompts. Their raw names hold a slash, so their exposed names always carry a
-hash and never meet a tool of the server."""
+"""Tools that stand for resources and prompts. Their names carry a hash of their own kind and never meet a tool of
+the server, whatever it is called."""
 
 
 class CatalogTool(msgspec.Struct, frozen=True):
@@ -118,5 +118,5 @@ def helper_tools(server: str, *, resources: bool, prompts: bool) -> list[Catalog
         if resources if kind.startswith("resources/") else prompts:
             raw = msgspec.Raw(msgspec.json.encode(schema))
             tool = Tool(name=kind, description=description, input_schema_raw=raw)
-            made.append(CatalogTool(exposed_name(server, kind), server, tool, kind))
+            made.append(CatalogTool(helper_name(server, kind), server, tool, kind))
     return made

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import contextlib
 import contextvars
 import os
 import threading
@@ -139,13 +140,21 @@ class LoopThread:
         self.host: AsyncHost | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stop: asyncio.Future[float] | None = None
-        self._gate = threading.Lock()
-        """Guards ``_accepting`` and the hand-over itself; never held while anything waits."""
         self._accepting = False
         self._open: set[Handover[Any]] = set()
+        """Handed over and without an outcome.
+
+        No lock guards these two: a finaliser or a signal handler may come here in the middle of ``submit``, in the
+        same thread. ``submit`` adds, hands over, and then looks whether the end came meanwhile; the end says so
+        first, and then gives whatever stands here its outcome."""
         self._running = threading.Event()
+        self._ended = threading.Event()
+        """Set as the last thing the thread does. Waited for in place of a join: a join that Ctrl-C interrupts takes
+        a running thread for ended (CPython 3.11 and 3.12)."""
         self._failure: BaseException | None = None
         self._report: CloseReport | None = None
+        self._stop_by = float("-inf")
+        """The moment (``time.monotonic``) by which the close that came first is to be over."""
         self._owner: TaskOwner | None = None
         self._pid = os.getpid()
         self._thread = make_thread(target=self._run, name="moorings-loop", daemon=True)
@@ -161,6 +170,7 @@ class LoopThread:
             _live.discard(self)
             self._failure = error
             self._running.set()
+            self._ended.set()
             raise
         # Bounded by what the thread does first, which waits for nothing; its failure sets the event too.
         self._running.wait()
@@ -171,10 +181,15 @@ class LoopThread:
     @property
     def alive(self) -> bool:
         """True while the thread runs."""
-        return self._thread.is_alive()
+        return not self._ended.is_set()
 
     def wait_running(self) -> None:
-        """Wait until ``start`` of another thread has brought the loop up."""
+        """Wait until ``start`` of another thread has brought the loop up.
+
+        Raises:
+            WrongLoopError: called on the loop thread.
+        """
+        self.refuse_own_thread()
         self._running.wait()
         if self._failure is not None:
             raise self._failure
@@ -182,6 +197,12 @@ class LoopThread:
     # On the thread
 
     def _run(self) -> None:
+        try:
+            self._run_loop()
+        finally:
+            self._ended.set()
+
+    def _run_loop(self) -> None:
         try:
             loop = self._make_loop()
         except BaseException as error:  # boundary: the starter must learn why there is no loop
@@ -211,15 +232,14 @@ class LoopThread:
         host = self.host = self._make_host()
         try:
             await host.start()
-            with self._gate:
-                self._accepting = True
+            self._accepting = True
             self._running.set()
             timeout = await self._stop
         except BaseException:
             await host.close()
             raise
         self._report = await host.close(timeout)
-        stuck = await self._owner.aclose()
+        stuck = await self._owner.aclose(max(self._stop_by - time.monotonic(), 0.1))
         if stuck:
             self._report = CloseReport(
                 elapsed=self._report.elapsed,
@@ -228,12 +248,10 @@ class LoopThread:
             )
 
     def _refuse_late_handovers(self, loop: asyncio.AbstractEventLoop) -> None:
-        with self._gate:
-            self._accepting = False
-            late = list(self._open)
-        # What was put on the loop before the gate closed runs in this turn, finds its owner closed, and is refused.
+        self._accepting = False
+        # What was put on the loop before that runs in this turn, finds its owner closed, and is refused.
         loop.run_until_complete(_one_turn())
-        for handover in late:
+        for handover in list(self._open):
             handover.settle(None, HostClosedError("this host is closed"))
 
     # From other threads
@@ -247,7 +265,8 @@ class LoopThread:
         """
         if self._pid != os.getpid():
             raise HostClosedError("this belongs to the parent process; after a fork the host starts anew")
-        if threading.get_ident() == self._thread.ident:
+        # Not by its number: that of a thread that ended is given to another.
+        if threading.current_thread() is self._thread:
             raise WrongLoopError(
                 "the blocking host was called on its own loop thread, where it would wait for itself",
                 fix="call it from another thread",
@@ -262,17 +281,28 @@ class LoopThread:
         """
         self.refuse_own_thread()
         handover: Handover[T] = Handover(self, make, label)
-        with self._gate:
-            if not self._accepting or self._loop is None or self._owner is None:
-                raise HostClosedError("this host is closed")
-            self._open.add(handover)
+        if not self._takes_work() or self._loop is None or self._owner is None:
+            raise HostClosedError("this host is closed")
+        self._open.add(handover)
+        try:
             self._loop.call_soon_threadsafe(handover.begin, self._owner)
+        except RuntimeError:
+            # The loop was closed meanwhile.
+            self.forget(handover)
+            raise HostClosedError("this host is closed") from None
+        if not self._takes_work():
+            # The end came meanwhile and may have looked before this stood there; its owner is closed, so that the
+            # work does not begin any more, and has its outcome from there or from here.
+            handover.settle(None, HostClosedError("this host is closed"))
         return handover
+
+    def _takes_work(self) -> bool:
+        return self._accepting
 
     def poke(self, callback: Callable[[], None]) -> None:
         """Run a callback on the loop, if it still runs."""
-        with self._gate:
-            if self._accepting and self._loop is not None:
+        if self._accepting and self._loop is not None:
+            with contextlib.suppress(RuntimeError):  # the loop was closed meanwhile: nothing is left to do
                 self._loop.call_soon_threadsafe(callback)
 
     def forget(self, handover: Handover[Any]) -> None:
@@ -284,6 +314,7 @@ class LoopThread:
 
         def stop() -> None:
             if self._stop is not None and not self._stop.done():
+                self._stop_by = time.monotonic() + timeout
                 self._stop.set_result(timeout)
 
         if self._pid == os.getpid():
@@ -298,12 +329,20 @@ class LoopThread:
         self.refuse_own_thread()
         self.begin_stop(timeout)
         began = time.monotonic()
-        self._thread.join(max(timeout, 0.0) + JOIN_MARGIN)
-        if self._thread.is_alive():
+        ended = self._wait_ended(max(timeout, 0.0) + JOIN_MARGIN)
+        # Where another close came first, its bound is the one that holds.
+        if not ended and not self._wait_ended(max(self._stop_by + JOIN_MARGIN - time.monotonic(), 0.0)):
             return CloseReport(
                 elapsed=time.monotonic() - began, stuck=("the loop thread: user code on it does not return",)
             )
         return self._report or CloseReport(elapsed=time.monotonic() - began)
+
+    def _wait_ended(self, timeout: float) -> bool:
+        """Wait until the thread has done its work, and join it. False if it had not within ``timeout`` seconds."""
+        if not self._ended.wait(timeout):
+            return False
+        self._thread.join()
+        return True
 
     def disown_after_fork(self) -> None:
         """In a forked child: the thread and all that it owns are the parent's."""
@@ -328,7 +367,7 @@ def _close_all_at_exit() -> None:
         thread.begin_stop()
     for thread in threads:
         if thread._thread is not threading.current_thread():
-            thread._thread.join(DEFAULT_CLOSE + JOIN_MARGIN)
+            thread._wait_ended(DEFAULT_CLOSE + JOIN_MARGIN)
 
 
 def _after_fork_in_child() -> None:

@@ -14,7 +14,7 @@ import functools
 import hashlib
 import re
 
-__all__ = ["ENDING", "MAX_NAME", "exposed_name", "split_plain"]
+__all__ = ["ENDING", "MAX_NAME", "exposed_name", "helper_name", "split_plain"]
 
 MAX_NAME = 64
 """Longest name that the large model APIs take."""
@@ -27,10 +27,12 @@ ENDING = len(_SEPARATOR) + _HASH
 _CUT_AND_HASHED = re.compile(rf".{{{MAX_NAME - ENDING}}}__[a-z2-7]{{{_HASH}}}\Z")
 
 
-def _hash(server: str, tool: str) -> str:
-    # The lengths keep ("a", "bc") and ("ab", "c") apart; surrogates of broken names are kept as they are.
-    text = f"{len(server)}:{server}{tool}".encode("utf-8", "surrogatepass")
-    return base64.b32encode(hashlib.sha256(text).digest()).decode().lower()[:_HASH]
+def _hashed(name: str, identity: str) -> str:
+    """A name made plain, cut, and told apart by a hash of what it stands for."""
+    # Surrogates of broken names are kept as they are.
+    digest = hashlib.sha256(identity.encode("utf-8", "surrogatepass")).digest()
+    ending = _SEPARATOR + base64.b32encode(digest).decode().lower()[:_HASH]
+    return _NOT_PLAIN.sub("_", name)[: MAX_NAME - len(ending)] + ending
 
 
 def exposed_name(server: str, tool: str) -> str:
@@ -38,8 +40,13 @@ def exposed_name(server: str, tool: str) -> str:
     name = f"{server}{_SEPARATOR}{tool}"
     if len(name) <= MAX_NAME and _is_plain(server, tool, name):
         return name
-    ending = _SEPARATOR + _hash(server, tool)
-    return _NOT_PLAIN.sub("_", name)[: MAX_NAME - len(ending)] + ending
+    # The length keeps ("a", "bc") and ("ab", "c") apart.
+    return _hashed(name, f"{len(server)}:{server}{tool}")
+
+
+def helper_name(server: str, kind: str) -> str:
+    """The catalog's name for a tool of our own that stands for something of a server; no tool of it has that name."""
+    return _hashed(f"{server}{_SEPARATOR}{kind}", f"helper:{kind}:{server}")
 
 
 def _is_plain(server: str, tool: str, name: str) -> bool:

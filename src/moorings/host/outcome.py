@@ -7,6 +7,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 from ..errors import CallCancelled
+from ..session.cancelled import cancel_note
 
 __all__ = ["outcome_of"]
 
@@ -22,5 +23,9 @@ async def outcome_of(make: Callable[[], Coroutine[Any, Any, T]], label: str, rea
     try:
         return await make()
     except asyncio.CancelledError as cancelled:
-        sent = bool(getattr(cancelled, "moorings_sent", False))
-        raise CallCancelled(reason, tool=label, sent=sent) from None
+        note = cancel_note(cancelled)
+        if note is None:
+            raise CallCancelled(reason, tool=label, sent=False) from None
+        raise CallCancelled(
+            reason, server=note.server, tool=note.tool, sent=note.sent, elapsed=note.elapsed
+        ) from None

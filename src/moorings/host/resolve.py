@@ -145,21 +145,32 @@ class Directory:
             listed = server.lists["tools"]
             current = listed.listed is not None and not listed.stale and server.state is State.READY
             if (current and plain[1] not in listed.by_name) or not wanted(server.spec, plain[1]):
-                raise self._unknown(name, [exposed_name(server.name, n) for n in listed.by_name])
+                raise self._unknown(
+                    name, [exposed_name(server.name, n) for n in listed.by_name if wanted(server.spec, n)]
+                )
             return server, plain[1], None
         seen = []
         for tool in await self._candidates(name, clock):
             if tool.name == name:
                 return self._servers[tool.server], tool.tool.name, tool.helper
             seen.append(tool.name)
-        raise self._unknown(name, seen)
+        out = [s for s in self._servers.values() if s.state not in KNOWN and self._could_own(s, name)]
+        for server in out:
+            # Not in the catalog now, but its name still leads to it: the call will say what is to be done.
+            known = server.lists["tools"].by_name.values()
+            for tool in catalog_tools(server.name, server.spec, known):
+                if tool.name == name:
+                    return server, tool.tool.name, None
+        raise self._unknown(name, seen, out)
 
-    def _unknown(self, name: str, names: Sequence[str]) -> UnknownTool:
+    def _unknown(self, name: str, names: Sequence[str], out: Sequence[Server] = ()) -> UnknownTool:
         near = difflib.get_close_matches(name, names, n=1)
-        return UnknownTool(
-            f"there is no {name!r} in the catalog" + (f"; did you mean {near[0]!r}?" if near else ""),
-            fix="list the catalog: host.tools(), or 'moor tools'",
-        )
+        text = f"there is no {name!r} in the catalog"
+        if near:
+            text += f"; did you mean {near[0]!r}?"
+        for server in out:
+            text += f"; server {server.name!r}, which may have it: {server.why_not_ready()}"
+        return UnknownTool(text, fix="list the catalog: host.tools(), or 'moor tools'")
 
     async def _candidates(self, name: str, clock: CallClock) -> list[CatalogTool]:
         """The tools among which a name with a hash may be. Only servers that could have it, and have never been
@@ -236,7 +247,11 @@ class Directory:
             uri = str(arguments.get("uri", ""))
             return _as_text(await server.request(uri, clock, lambda m: m.read_resource(uri, clock)))
         name = str(arguments.get("name", ""))
-        given = {str(k): str(v) for k, v in (arguments.get("arguments") or {}).items()}
+        pairs = arguments.get("arguments") or {}
+        if not isinstance(pairs, Mapping):
+            wrong = f"arguments of a prompt are an object of strings, not {type(pairs).__name__}"
+            return CallToolResult(content=[TextContent(text=wrong)], is_error=True)
+        given = {str(k): str(v) for k, v in pairs.items()}
         return _as_text(await server.request(name, clock, lambda m: m.get_prompt(name, given, clock)))
 
 

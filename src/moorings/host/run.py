@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from .._tasks import TaskOwner, outlast
 from ..errors import CallCancelled, CallError, MisuseError, RunTimeout
+from ..session.cancelled import note_cancel
 from ..session.clock import CallClock
 from ..wire.types import CallToolResult
 from .outcome import outcome_of
@@ -47,6 +48,8 @@ class Run:
         """True once the deadline has passed."""
         self.until: float | None = None
         """The loop's time of the deadline."""
+        self._outer: Run | None = None
+        """The run of the same host in whose block this one was entered; its deadline holds here too."""
         self._owner: TaskOwner | None = None
         self._began = 0.0
         self._timer: asyncio.TimerHandle | None = None
@@ -78,13 +81,15 @@ class Run:
         if self._owner is not None:
             raise MisuseError("a run is entered once; make another")
         loop = asyncio.get_running_loop()
+        outer = current_run.get()
+        self._outer = outer if outer is not None and outer.host is self.host else None
         self._owner = TaskOwner("run")
         self._began = loop.time()
         if self.timeout is not None:
             self.until = self._began + self.timeout
             self._timer = loop.call_at(self.until, self._expire)
         try:
-            await self.host.require_ready(self.until)
+            await self.host.require_ready(self.deadline())
         except BaseException:
             self._disarm()
             self._over = True
@@ -112,9 +117,10 @@ class Run:
         await self.finish()
         body = self._body
         ours = self._interrupted and body is not None and body.uncancel() <= self._cancels_before
-        if ours and (error is None or isinstance(error, asyncio.CancelledError)):
+        if ours and isinstance(error, asyncio.CancelledError):
             raise self.timed_out() from None
-        if self.expired and isinstance(error, CallError):
+        # A body that swallowed the end of its last call, or its interruption, is late all the same.
+        if self.expired and (error is None or _of_calls(error)):
             raise self.timed_out() from error
 
     def timed_out(self) -> RunTimeout:
@@ -144,10 +150,17 @@ class Run:
             self._interrupted = True
             self._body.cancel()
 
+    def deadline(self) -> float | None:
+        """The loop's time by which all in it must be over: its own, or that of a run around it."""
+        outer = self._outer.deadline() if self._outer is not None else None
+        if self.until is None or outer is None:
+            return outer if self.until is None else self.until
+        return min(self.until, outer)
+
     def clock(self, silence: float, total: float) -> CallClock:
         """A clock for a call of this run, which the deadline of the run ends."""
         now = asyncio.get_running_loop().time()
-        return CallClock(now, silence, total, until=self.until, why="the deadline of its run")
+        return CallClock(now, silence, total, until=self.deadline(), why="the deadline of its run")
 
     async def own(self, make: Callable[[], Coroutine[Any, Any, T]], label: str) -> T:
         """Make a call as the run's own: it ends with the run, whoever awaits it.
@@ -162,10 +175,14 @@ class Run:
         self._body_calls += in_body
         try:
             await asyncio.wait({task})
-        except asyncio.CancelledError:
+        except asyncio.CancelledError as cancelled:
             task.cancel()
             # The call tells its server and ends at once; nothing in it waits longer than that.
             await outlast(task, asyncio.get_running_loop().time() + 5.0)
+            if task.done() and not task.cancelled() and isinstance(error := task.exception(), CallError):
+                note_cancel(
+                    cancelled, server=error.server, tool=error.tool, sent=error.sent, elapsed=error.elapsed
+                )
             raise
         finally:
             self._body_calls -= in_body
@@ -174,3 +191,10 @@ class Run:
         if task.cancelled():
             raise CallCancelled("the run it belongs to ended", tool=label, sent=False)
         return task.result()
+
+
+def _of_calls(error: BaseException) -> bool:
+    """Whether an error is how calls ended: one, or what a TaskGroup made of several."""
+    if isinstance(error, BaseExceptionGroup):
+        return all(_of_calls(each) for each in error.exceptions)
+    return isinstance(error, CallError)

@@ -9,6 +9,7 @@ request, and the taking down is finished before it has its way.
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import logging
 import time
 from collections.abc import Callable, Mapping
@@ -18,7 +19,16 @@ import msgspec
 
 from .._tasks import TaskOwner, outlast, put_back_cancellation
 from ..config import StdioServer
-from ..errors import CallError, CallTimeout, CommandNotFound, MooringsError, ServerDied, StartError
+from ..errors import (
+    CallError,
+    CallTimeout,
+    CommandNotFound,
+    MooringsError,
+    NotSent,
+    Refused,
+    ServerDied,
+    StartError,
+)
 from ..session.clock import CallClock
 from ..session.handlers import Handlers
 from ..session.listen import Listener
@@ -38,6 +48,8 @@ _log = logging.getLogger("moorings")
 
 UNBOUNDED = 24 * 3600.0
 """Seconds; stands for a stop that only the bounds of the server limit."""
+HANDLERS_END = 5.0
+"""Seconds in which handlers that were cancelled must end, before they are reported as stuck."""
 ALIVE_PROBE = 3.0
 """Seconds in which a server whose wrapper exited must show that it lives."""
 
@@ -55,6 +67,8 @@ class LifeSettings(msgspec.Struct, frozen=True):
     """Where the log of a server stands."""
     start_slot: Callable[[], asyncio.Semaphore]
     """Bounds how many servers start at once."""
+    context: contextvars.Context
+    """What a life runs in: that of the host's start, and not of the call that happened to wake the server."""
     slot_hold: float = 5.0
     """Seconds after which a start that is merely slow gives its slot to the next."""
 
@@ -100,19 +114,32 @@ class Life:
         self._end: asyncio.Future[str] = loop.create_future()
         """Done when this life is to end, with the reason; also when its connection ended by itself."""
         self._died: Closed | None = None
+        self._gone: asyncio.Future[None] = loop.create_future()
+        """Done when the present connection is over."""
         self.parts = TaskOwner(f"life {generation} of {name}")
         """Owns what runs inside this life; the life's own task belongs to the server."""
         self._transport: StdioTransport | None = None
         self._listeners: dict[str, tuple[Listener, asyncio.Task[None]]] = {}
-        self.task = owner.start(self._run(), name=f"generation {generation}")
+        self._retiring: dict[str, list[asyncio.Task[None]]] = {}
+        """Streams whose follower is not open yet."""
+        self._told_in_time = False
+        """True if the server agreed to tell of changes before it answered with its first list."""
+        self.task = owner.start(
+            self._run(), name=f"generation {generation}", context=settings.context.copy()
+        )
 
     @property
     def pid(self) -> int | None:
         """Pid of the process, None before the spawn."""
         return self._transport.pid if self._transport else None
 
-    def end(self, reason: str) -> None:
-        """Ask for the end. Idempotent; a start is cut short by it."""
+    def end(self, reason: str, by: float | None = None) -> None:
+        """Ask for the end, by the loop's time ``by`` if that is set. A start is cut short by it; an end that is under
+        way already is hastened."""
+        if by is not None and (self.stop_deadline is None or by < self.stop_deadline):
+            self.stop_deadline = by
+            if self._transport is not None:
+                self._transport.hasten(by)
         if not self._end.done():
             self._end.set_result(reason)
 
@@ -123,6 +150,11 @@ class Life:
     def modern(self) -> bool:
         """True if the modern era was settled on."""
         return self.negotiated is not None and self.negotiated.era is Era.MODERN
+
+    @property
+    def usable(self) -> bool:
+        """False once its end was asked for, or is known to come."""
+        return not self._end.done() and not (self.session is not None and self.session.broken)
 
     @property
     def ending(self) -> bool:
@@ -159,7 +191,8 @@ class Life:
         if not self._end.done():
             self._on_ready(self)
             await self._serve()
-        return self._death() if self._died is not None else None
+        # A process that died of the probe while the end was asked for is no failure.
+        return self._death() if self._died is not None and self.negotiated is not None else None
 
     async def _start_until_ended(self) -> MooringsError | None:
         """The start as a task of its own, so that ``end`` cuts it short wherever it waits."""
@@ -213,7 +246,11 @@ class Life:
         except StartError as error:
             error.stderr_tail = error.stderr_tail or self._tail()
             raise
+        # First the stream that tells of changes, then the lists: what changes in between is told.
+        self._listen("lists", self._lists_filter())
+        await asyncio.sleep(0)
         await self._first_lists(deadline)
+        await self._death_follows()
         if self._died is not None:
             raise self._death()
 
@@ -241,6 +278,7 @@ class Life:
         try:
             self.negotiated = await self._talk(start, strict, deadline)
         except CallError:
+            await self._death_follows()
             # It went while it was probed: once more, without the probe (F9.1, F9.5).
             if self._died is None or strict or start == "handshake":
                 raise
@@ -310,7 +348,7 @@ class Life:
             SessionHooks(
                 closed=self._on_closed,
                 leader_gone=self._on_leader_gone,
-                list_changed=self._on_list_changed,
+                list_changed=self._note_list_changed,
                 acknowledged=self._on_acknowledged,
                 noise=self._on_noise,
             ),
@@ -335,6 +373,7 @@ class Life:
             session,
         )
         self.session, self._transport = session, transport
+        self._gone = self._loop.create_future()
         self.methods = Methods(session, max_pages=bounds.max_pages, max_rounds=bounds.max_rounds)
         before = time.perf_counter()
         try:
@@ -350,9 +389,18 @@ class Life:
 
     async def _respawn(self) -> None:
         """Take the dead process down whole, then start another."""
-        await self._drop_connection()
         self._died = None
+        await self._drop_connection()
+        # A limit that passed meanwhile strikes here, an end that was asked for counts: nothing more is spawned then.
+        await asyncio.sleep(0)
+        if self._end.done():
+            raise asyncio.CancelledError
         self._spawn()
+
+    async def _death_follows(self) -> None:
+        """Where a frame found the way out closed, wait for the death: it is a moment behind, and names its code."""
+        if self.session is not None and self.session.broken:
+            await asyncio.wait({self._gone})
 
     async def _first_lists(self, deadline: float) -> None:
         """The tools. A list that does not come leaves the server connected with its list missing (F4.4)."""
@@ -361,6 +409,7 @@ class Life:
         # A modern server whose discovery said nothing may still have tools: ask, and take no for an answer.
         if self.negotiated.capabilities.tools is not None or self.negotiated.era is Era.MODERN:
             left = max(deadline - before, 0.0)
+            self.changed_since_listed = False
             try:
                 self.first_tools = await self.methods.list_all("tools", CallClock(before, left, left))
             except CallError as error:
@@ -373,12 +422,13 @@ class Life:
 
     list_problem: CallError | None = None
     """Why the tools could not be listed."""
+    changed_since_listed = False
+    """True if a change of the tools was announced, or may have been missed, since they were first asked for."""
 
     # While it lives
 
     async def _serve(self) -> None:
-        """Wait for the end; meanwhile keep the subscriptions of a modern server open."""
-        self._listen("lists", self._lists_filter())
+        """Wait for the end."""
         await asyncio.wait({self._end})
 
     def _lists_filter(self) -> dict[str, Any]:
@@ -392,28 +442,104 @@ class Life:
             resources=bool(has.resources and has.resources.list_changed),
         )
 
+    def tells_of(self, kind: str) -> bool:
+        """Whether the server tells of changes of a list, so that the last one may be kept."""
+        if not self.modern:
+            # A server of the handshake era that tells of no changes has none to tell.
+            return True
+        listener, _ = self._listeners.get("lists", (None, None))
+        granted = listener.granted if listener is not None else None
+        if granted is None:
+            return False
+        if kind == "tools":
+            return granted.tools_list_changed
+        return granted.prompts_list_changed if kind == "prompts" else granted.resources_list_changed
+
     def watch_resources(self, uris: set[str]) -> None:
         """Tell a modern server which resources to tell of: one stream for all of them, opened anew on a change."""
         self._listen("resources", listen_filter(tools=False, prompts=False, resources=False, uris=uris))
 
+    async def watches(self, uri: str, clock: CallClock) -> None:
+        """Wait until a modern server has agreed to tell of a resource.
+
+        Raises:
+            Refused: it tells of no such thing.
+            CallError: it did not say so within the clock, or the connection is over.
+        """
+        while True:
+            listener, _ = self._listeners.get("resources", (None, None))
+            error: CallError | None
+            if listener is None or self.session is None:
+                error = NotSent("not sent: the connection is over", server=self.name, tool=uri, sent=False)
+                raise error
+            granted, error = await listener.opened(clock.expires)
+            if self._listeners.get("resources", (None, None))[0] is not listener:
+                continue
+            now = self._loop.time()
+            if error is not None:
+                raise error
+            if granted is None:
+                raise CallTimeout(
+                    f"no answer to the subscription within {clock.limit()}",
+                    server=self.name,
+                    tool=uri,
+                    sent=True,
+                    elapsed=clock.elapsed(now),
+                    allowed=clock.allowed(),
+                )
+            if uri not in (granted.resource_subscriptions or ()):
+                raise Refused(
+                    "the server will not tell of this resource",
+                    server=self.name,
+                    tool=uri,
+                    elapsed=clock.elapsed(now),
+                )
+            return
+
     def _listen(self, key: str, wanted: dict[str, Any]) -> None:
         if (old := self._listeners.pop(key, None)) is not None:
-            old[1].cancel()
+            if wanted and old[0].granted is not None:
+                # It goes on until the new one tells: nothing is missed in between.
+                self._retiring.setdefault(key, []).append(old[1])
+            else:
+                old[0].abandon()
+                old[1].cancel()
         if not wanted or self.session is None or self.ending:
+            self._retire(key)
             return
-        listener = Listener(self.session, wanted, limit=self.spec.bounds.connect, on_gap=self._after_gap)
+        listener = Listener(
+            self.session,
+            wanted,
+            limit=self.spec.bounds.connect,
+            on_open=lambda first: self._on_listening(key, first),
+        )
         self._listeners[key] = (listener, self.parts.start(listener.run(), name=f"listen to {key}"))
 
-    def _after_gap(self) -> None:
-        """A stream was down for a while: what it tells of may have changed."""
-        for kind in ("tools", "prompts", "resources"):
-            self._on_list_changed(kind)
+    def _retire(self, key: str) -> None:
+        for task in self._retiring.pop(key, ()):
+            task.cancel()
+
+    def _on_listening(self, key: str, first: bool) -> None:
+        """A stream was opened. What changed before it was, nobody told us."""
+        self._retire(key)
+        if not first:
+            for kind in ("tools", "prompts", "resources"):
+                self._on_list_changed(kind)
+        elif key == "lists" and not self._told_in_time:
+            self._note_list_changed("tools")
+
+    def _note_list_changed(self, kind: str) -> None:
+        if kind == "tools":
+            self.changed_since_listed = True
+        self._on_list_changed(kind)
 
     # What the session says
 
     def _on_acknowledged(self, id_: int, granted: SubscriptionFilter) -> None:
-        for listener, _ in self._listeners.values():
+        for key, (listener, _) in self._listeners.items():
             if listener.acknowledge(id_, granted):
+                if key == "lists" and self.session is not None:
+                    self._told_in_time = self.first_tools is None and self.session.in_flight("tools/list")
                 return
 
     def _on_noise(self, line: bytes) -> None:
@@ -421,6 +547,8 @@ class Life:
             self._transport.note(line)
 
     def _on_closed(self, how: Closed) -> None:
+        if not self._gone.done():
+            self._gone.set_result(None)
         if self._end.done():
             return
         self._died = how
@@ -448,10 +576,18 @@ class Life:
         session, transport = self.session, self._transport
         if session is not None:
             session.fail(self._end.result() if self._end.done() else "the connection was dropped")
-            self.stuck.extend(await session.aclose())
         if transport is not None:
             by_then = self.stop_deadline if self.stop_deadline is not None else self._loop.time() + UNBOUNDED
             self.record = await transport.stop(by_then)
+        # Last: handlers are the user's code, and no process lives on because one of them does.
+        if session is not None:
+            self.stuck.extend(await session.aclose(self._patience()))
+
+    def _patience(self) -> float:
+        """Seconds that handlers are given to end once they are cancelled."""
+        if self.stop_deadline is None:
+            return HANDLERS_END
+        return min(HANDLERS_END, max(self.stop_deadline - self._loop.time(), 0.05))
 
 
 class _Slot:

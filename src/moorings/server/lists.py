@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 from .._tasks import TaskOwner
-from ..errors import CallError, CallTimeout
+from ..errors import CallCancelled, CallError, CallTimeout
 from ..observe import CatalogChanged
 from ..session.clock import CallClock
 from ..session.methods import LIST_KINDS, Listed, Methods
@@ -70,7 +70,8 @@ class ListState:
         """True if it may not be what the server has now."""
         self.problem: CallError | None = None
         """Why the last fetch failed."""
-        self.fresh_until = float("inf")
+        self.fresh_until = float("-inf")
+        """Until when the server itself calls it fresh; counts only while nobody tells us of changes."""
         self.fetch: asyncio.Task[Listed] | None = None
         self.refresh: asyncio.Task[None] | None = None
         self.dirty = False
@@ -95,7 +96,10 @@ class Lists:
         return self._states[kind]
 
     def bind(self, methods: Methods, owner: TaskOwner, kept_current: Callable[[str], bool]) -> None:
-        """A new generation is ready; its owner ends what is fetched on it. What was listed before is kept, stale."""
+        """A new generation is ready; its owner ends what is fetched on it. What was listed before is kept, stale.
+
+        ``kept_current`` says whether the server tells of changes of a list at this moment.
+        """
         self._owner = owner
         self._methods = methods
         self._kept_current = kept_current
@@ -121,8 +125,7 @@ class Lists:
         state.by_name = {getattr(item, key): item for item in listed.items}
         state.stale = False
         state.problem = None
-        now = asyncio.get_running_loop().time()
-        state.fresh_until = float("inf") if self._kept_current(kind) else now + listed.ttl
+        state.fresh_until = asyncio.get_running_loop().time() + listed.ttl
         for problem in listed.problems:
             _log.warning("server %s: %s", self._server, problem)
         if added or removed or changed:
@@ -139,7 +142,8 @@ class Lists:
         """
         state = self._states[kind]
         now = asyncio.get_running_loop().time()
-        if state.listed is not None and not state.stale and now < state.fresh_until:
+        fresh = now < state.fresh_until or self._kept_current(kind)
+        if state.listed is not None and not state.stale and fresh:
             return state.listed
         try:
             return await self._fetched(kind, clock)
@@ -154,7 +158,7 @@ class Lists:
         state = self._states[kind]
         if state.fetch is None or state.fetch.done():
             if self._owner is None or self._methods is None:
-                return state.listed if state.listed is not None else Listed(())
+                raise self._interrupted(kind)
             state.fetch = self._owner.start(self._fetch(kind, self._methods), name=f"fetch {kind}")
         task = state.fetch
         now = asyncio.get_running_loop().time()
@@ -170,8 +174,14 @@ class Lists:
                 allowed=clock.allowed(),
             )
         if task.cancelled():
-            return state.listed if state.listed is not None else Listed(())
+            raise self._interrupted(kind)
         return task.result()
+
+    def _interrupted(self, kind: str) -> CallError:
+        """The generation ended under a fetch: a list that never came must not look like one that is empty."""
+        return CallCancelled(
+            "the server was stopped meanwhile", server=self._server, tool=LIST_KINDS[kind][0], sent=True
+        )
 
     async def _fetch(self, kind: str, methods: Methods) -> Listed:
         state = self._states[kind]

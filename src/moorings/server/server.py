@@ -20,15 +20,18 @@ import msgspec
 from .._tasks import TaskOwner, outlast
 from ..config import StdioServer
 from ..errors import (
+    AmbiguousDelivery,
     CallError,
     CallTimeout,
     CommandNotFound,
+    ConfigError,
     HostClosedError,
     MooringsError,
     NotSent,
     StartError,
 )
 from ..observe import OnEvent, StateChanged, publish
+from ..session.cancelled import note_cancel
 from ..session.clock import CallClock
 from ..session.methods import Listed, Methods
 from ..session.pending import OnProgress
@@ -109,10 +112,14 @@ class Server:
         self._enabled = spec.enabled
         self._closing = False
         self._failures = 0
+        self._failed_generation = 0
+        """The last one that failed; ``last_error`` is its."""
         self._not_before = float("-inf")
         self._last_stop: StopRecord | None = None
         self._last_steps: dict[str, float] = {}
         self._subscribed: set[str] = set()
+        self._log_level: str | None = None
+        self._declared: ServerCapabilities | None = None
         self.stuck: list[str] = []
         """Tasks of the user's code that would not end."""
         if not spec.enabled:
@@ -164,16 +171,18 @@ class Server:
             required=self.spec.required,
             lazy=self.spec.lazy,
             steps=dict(life.steps if life is not None else self._last_steps),
-            counters=msgspec.structs.replace(life.session.counters) if life and life.session else Counters(),
+            # Not by its truth: a session without requests in flight is empty, and so false.
+            counters=msgspec.structs.replace(life.session.counters)
+            if life is not None and life.session is not None
+            else Counters(),
             lists=self.lists.snapshot(),
             last_stop=self._last_stop,
         )
 
     @property
     def capabilities(self) -> ServerCapabilities | None:
-        """What it declared; None while it is not up."""
-        settled = self._life.negotiated if self._life is not None else None
-        return settled.capabilities if settled is not None else None
+        """What it declared when it was last up; None if it never was."""
+        return self._declared
 
     def why_not_ready(self) -> str:
         """One clause, for reports."""
@@ -202,29 +211,24 @@ class Server:
         assert life.methods is not None and life.negotiated is not None
         self._failures = 0
         self.last_error = None
-        has = life.negotiated.capabilities
-
-        def kept_current(kind: str) -> bool:
-            declared = has.tools if kind == "tools" else has.prompts if kind == "prompts" else has.resources
-            # A server of the handshake era that tells of no changes has none to tell.
-            return life.negotiated is not None and (
-                life.negotiated.era.value == "handshake" or bool(declared and declared.list_changed)
-            )
-
-        self.lists.bind(life.methods, life.parts, kept_current)
+        self._declared = life.negotiated.capabilities
+        self.lists.bind(life.methods, life.parts, life.tells_of)
         if life.first_tools is not None:
             self.lists.adopt("tools", life.first_tools)
         else:
             self.lists["tools"].problem = life.list_problem
+        if life.changed_since_listed:
+            self.lists.changed("tools")
         self._fire(Event.CONNECTED)
-        if self._subscribed:
-            self._owner.start(self._renew_subscriptions(life), name="renew subscriptions")
+        if self._subscribed or self._log_level is not None:
+            self._owner.start(self._renew(life), name="renew subscriptions and log level")
 
     def _on_down(self, life: Life, problem: MooringsError | None) -> None:
         """A life begins to end: from here on it serves nobody."""
         was_ready = self.state is State.READY
         if problem is not None:
             self.last_error = problem.again()
+            self._failed_generation = life.generation
             if not was_ready:
                 self._cool_down()
         self.lists.unbind()
@@ -274,9 +278,7 @@ class Server:
         life = self._life
         if life is None:
             return
-        if deadline is not None:
-            life.stop_deadline = min(deadline, life.stop_deadline or deadline)
-        life.end(reason)
+        life.end(reason, deadline)
         await asyncio.wait({life.task})
 
     # Being wanted
@@ -318,7 +320,7 @@ class Server:
             waited_for = 0
             while True:
                 life = self._life
-                if self.state is State.READY and life is not None and not life.ending:
+                if self.state is State.READY and life is not None and life.usable:
                     return life
                 self._raise_if_hopeless(waited_for)
                 if self.state in STARTABLE:
@@ -335,7 +337,7 @@ class Server:
             raise StartError("it is disabled", server=self.name, fix=f"enable({self.name!r})")
         error = self.last_error
         if self.state is State.FAILED or (
-            waited_for == self.generation
+            waited_for == self.generation == self._failed_generation
             and error is not None
             and self.state in (State.STOPPING, State.PARKED)
         ):
@@ -346,7 +348,8 @@ class Server:
             raise StartError(
                 f"its last start failed, and it is not started again for {wait:.1f} s: {error.message}",
                 server=self.name,
-                fix=error.fix or f"restart({self.name!r}) tries at once",
+                fix=(f"{error.fix}; " if error.fix else "") + f"restart({self.name!r}) tries at once",
+                stderr_tail=error.stderr_tail if isinstance(error, StartError) else "",
             ) from error.again()
 
     # Calls
@@ -386,17 +389,33 @@ class Server:
     ) -> T:
         """Run a request on the current life; once more on the next one where that is safe."""
         attempts = 0
-        while True:
-            life = await self._life_for_call(clock, label)
-            assert life.methods is not None and life.session is not None
-            attempts += 1
-            try:
-                return await use(life.methods)
-            except CallError as error:
-                lost = life.session.end is not None and not self._closing
-                if not may_repeat(error, connection_lost=lost, attempts=attempts, harmless=harmless()):
-                    raise
-                _log.info("server %s: %s is sent again: %s", self.name, label, error)
+        unsure: AmbiguousDelivery | None = None
+        """How an earlier attempt ended: whatever comes now, its effect may have happened."""
+        try:
+            while True:
+                life = await self._life_for_call(clock, label)
+                assert life.methods is not None and life.session is not None
+                attempts += 1
+                try:
+                    return await use(life.methods)
+                except CallError as error:
+                    lost = (life.session.end is not None or life.session.broken) and not self._closing
+                    if not may_repeat(error, connection_lost=lost, attempts=attempts, harmless=harmless()):
+                        raise
+                    unsure = error if isinstance(error, AmbiguousDelivery) else None
+                    _log.info("server %s: %s is sent again: %s", self.name, label, error)
+        except NotSent as error:
+            if unsure is None:
+                raise
+            raise unsure from error
+        except CallTimeout as error:
+            if unsure is not None and not error.sent:
+                error.sent, error.message = True, f"sent once and not answered; then {error.message}"
+            raise
+        except asyncio.CancelledError as cancelled:
+            elapsed = clock.elapsed(asyncio.get_running_loop().time())
+            note_cancel(cancelled, server=self.name, tool=label, sent=unsure is not None, elapsed=elapsed)
+            raise
 
     def _harmless(self, tool: str) -> bool:
         """Whether the newest listing says that a second execution does no harm."""
@@ -409,7 +428,7 @@ class Server:
 
     async def _life_for_call(self, clock: CallClock, label: str) -> Life:
         life = self._life
-        if self.state is State.READY and life is not None and not life.ending:
+        if self.state is State.READY and life is not None and life.usable:
             return life
         loop = asyncio.get_running_loop()
         try:
@@ -450,10 +469,22 @@ class Server:
     async def subscribe(self, uri: str, clock: CallClock) -> None:
         """Be told when a resource changes; renewed with each generation. Raises CallError."""
         life = await self._life_for_call(clock, uri)
-        await self._subscribe_on(life, uri, clock)
+        if not life.modern:
+            await self._subscribe_on(life, uri, clock)
+            self._subscribed.add(uri)
+            return
+        if uri in self._subscribed:
+            await life.watches(uri, clock)
+            return
         self._subscribed.add(uri)
-        if life.modern:
+        life.watch_resources(self._subscribed)
+        try:
+            await life.watches(uri, clock)
+        except BaseException:
+            # Whatever ends the waiting, a cancellation too: who was not told that it is on must not find it on.
+            self._subscribed.discard(uri)
             life.watch_resources(self._subscribed)
+            raise
 
     async def unsubscribe(self, uri: str, clock: CallClock) -> None:
         """No longer be told. Raises CallError."""
@@ -470,7 +501,20 @@ class Server:
         if not life.modern and life.methods is not None:
             await life.methods.subscribe(uri, clock)
 
-    async def _renew_subscriptions(self, life: Life) -> None:
+    async def set_log_level(self, level: str, clock: CallClock) -> None:
+        """Say which log messages are wanted; said again to each generation. Raises CallError."""
+        await self.request("logging/setLevel", clock, lambda m: m.set_log_level(level, clock))
+        self._log_level = level
+
+    async def _renew(self, life: Life) -> None:
+        """Say to a new generation what was said to the last one."""
+        if self._log_level is not None and life.methods is not None:
+            now = asyncio.get_running_loop().time()
+            limit = self.spec.bounds.connect
+            try:
+                await life.methods.set_log_level(self._log_level, CallClock(now, limit, limit))
+            except CallError as error:
+                _log.warning("server %s: the log level was not set again: %s", self.name, error)
         if life.modern:
             life.watch_resources(self._subscribed)
             return
@@ -502,7 +546,17 @@ class Server:
             self._fire(Event.DISABLE)
 
     def enable(self) -> None:
-        """Let it be started again."""
+        """Let it be started again.
+
+        Raises:
+            ConfigError: its entry refers to variables that were not set when it was read.
+        """
+        if self.spec.unresolved:
+            raise ConfigError(
+                f"it cannot be enabled: {'; '.join(self.spec.unresolved)}",
+                server=self.name,
+                fix="set them and read the file again",
+            )
         self._enabled = True
         self._not_before = float("-inf")
         if self.state is State.DISABLED:
@@ -520,8 +574,7 @@ class Server:
             self._fire(Event.CLOSE)
         life = self._life
         if life is not None:
-            life.stop_deadline = min(deadline, life.stop_deadline or deadline)
-            life.end("the host is closing")
+            life.end("the host is closing", deadline)
             await outlast(life.task, deadline + 1.0)
         self.stuck.extend(
             await self._owner.aclose(within=max(0.1, deadline - asyncio.get_running_loop().time()))

@@ -24,7 +24,7 @@ from ..wire.types import (
     decode_params,
 )
 
-__all__ = ["Handlers", "Roots"]
+__all__ = ["Handlers", "NoHandler", "Roots"]
 
 Elicit = Callable[[str, ElicitParams], ElicitResult | Awaitable[ElicitResult]]
 Sample = Callable[[str, CreateMessageParams], CreateMessageResult | Awaitable[CreateMessageResult]]
@@ -32,6 +32,10 @@ Roots = Sequence[Root] | Callable[[str], Sequence[Root] | Awaitable[Sequence[Roo
 OnLog = Callable[[str, LogParams], object]
 OnNotification = Callable[[str, str, Any], object]
 OnResource = Callable[[str, str], object]
+
+
+class NoHandler(Exception):
+    """Nobody here answers questions of this kind."""
 
 
 class Handlers(msgspec.Struct, frozen=True, kw_only=True):
@@ -60,25 +64,25 @@ class Handlers(msgspec.Struct, frozen=True, kw_only=True):
         """Answer a question of a server.
 
         Raises:
-            LookupError: nobody here answers such questions.
+            NoHandler: nobody here answers such questions.
             ValueError: the question cannot be read.
         """
         body = bytes(params) if params is not None else b"{}"
         if method == "roots/list":
             if self.roots is None:
-                raise LookupError(method)
+                raise NoHandler(method)
             roots = await _ask(self.roots, server) if callable(self.roots) else self.roots
             return ListRootsResult(roots=list(roots))
         if method == "sampling/createMessage":
             if self.sample is None:
-                raise LookupError(method)
+                raise NoHandler(method)
             return await _ask(self.sample, server, decode_params(body, CreateMessageParams))
         if method == "elicitation/create":
             question = decode_params(body, ElicitParams)
             handler = self.elicit_url if question.mode == "url" else self.elicit
             if handler is not None:
                 return await _ask(handler, server, question)
-        raise LookupError(method)
+        raise NoHandler(method)
 
 
 async def _ask(function: Callable[..., Any], *args: Any) -> Any:

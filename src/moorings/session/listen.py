@@ -40,16 +40,34 @@ class Listener:
     """Keeps one subscription open. Made and run by a life of a server; ended by cancelling the task that runs it."""
 
     def __init__(
-        self, session: Session, wanted: dict[str, Any], *, limit: float, on_gap: Callable[[], None]
+        self, session: Session, wanted: dict[str, Any], *, limit: float, on_open: Callable[[bool], None]
     ) -> None:
+        """``on_open`` is told of each opening, and whether it was the first attempt: after any other, something may
+        have been missed."""
         self._session = session
         self._wanted = wanted
         self._limit = limit
-        self._on_gap = on_gap
+        self._on_open = on_open
         self._id: int | None = None
         self._acknowledged: asyncio.Future[SubscriptionFilter] | None = None
+        self._first: asyncio.Future[CallError | None] = asyncio.get_running_loop().create_future()
+        """Done when the first attempt is: with None if it was opened, or given up by us."""
         self.granted: SubscriptionFilter | None = None
-        """What the server agreed to tell; None before it answered."""
+        """What the server agreed to tell; None while the stream is not open."""
+
+    async def opened(self, until: float) -> tuple[SubscriptionFilter | None, CallError | None]:
+        """Wait for the first attempt to open it, until the loop's time ``until``.
+
+        Returns what was granted and None, or None and why it was not opened; None twice where it is not known.
+        """
+        left = max(0.0, until - asyncio.get_running_loop().time())
+        await asyncio.wait({self._first}, timeout=left)
+        return self.granted, self._first.result() if self._first.done() else None
+
+    def abandon(self) -> None:
+        """It will be cancelled: who waits for it need not wait any more."""
+        if not self._first.done():
+            self._first.set_result(None)
 
     def acknowledge(self, id_: int, granted: SubscriptionFilter) -> bool:
         """An acknowledgement came; True if it is for this listener."""
@@ -63,18 +81,20 @@ class Listener:
         """Keep it open until cancelled, until the session ends, or until the server says that it has no such thing."""
         loop = asyncio.get_running_loop()
         wait: float | None = None
-        opened = 0
+        first = True
         while self._session.end is None:
             began = loop.time()
             try:
-                await self._once(first=opened == 0)
-                opened += 1
-            except Refused as error:
-                if error.rpc_code == METHOD_NOT_FOUND:
+                await self._once(first=first)
+            except CallError as error:
+                if not self._first.done():
+                    self._first.set_result(error)
+                if isinstance(error, Refused) and error.rpc_code == METHOD_NOT_FOUND:
                     _log.info("server %s: it has no subscriptions", self._session.server)
                     return
-            except CallError:
-                pass
+            finally:
+                self.granted = None
+            first = False
             wait = reopen_wait(wait, loop.time() - began)
             await asyncio.sleep(wait)
 
@@ -97,8 +117,8 @@ class Listener:
             if acknowledged.done():
                 pending.disarm()
                 self._granted(acknowledged.result())
-                if not first:
-                    self._on_gap()
+                self.abandon()
+                self._on_open(first)
             await pending.wait()
         except asyncio.CancelledError:
             if not pending.done:

@@ -10,6 +10,7 @@ Sources: MCP ``server/{tools,resources,prompts}``, ``server/utilities/{completio
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypeVar
 
@@ -28,19 +29,22 @@ from ..wire.types import (
     ListPromptsResult,
     ListResourcesResult,
     ListResourceTemplatesResult,
+    ListResult,
     ListToolsResult,
     ReadResourceResult,
     Result,
     decode_result,
-    encode,
 )
+from .cancelled import note_cancel
 from .clock import CallClock
+from .handlers import NoHandler
 from .pending import OnProgress
-from .session import Session
+from .session import QuestionUnanswered, Session
 
 __all__ = ["LIST_KINDS", "ListKind", "Listed", "Methods"]
 
 R = TypeVar("R", bound=Result)
+_log = logging.getLogger("moorings")
 
 ListKind = Literal["tools", "resources", "resource_templates", "prompts"]
 
@@ -69,13 +73,12 @@ class Listed(msgspec.Struct, frozen=True):
 class Methods:
     """Typed requests over one session. Made with it; holds nothing."""
 
-    __slots__ = ("_log_level", "_max_pages", "_max_rounds", "_session")
+    __slots__ = ("_max_pages", "_max_rounds", "_session")
 
     def __init__(self, session: Session, *, max_pages: int, max_rounds: int) -> None:
         self._session = session
         self._max_pages = max_pages
         self._max_rounds = max_rounds
-        self._log_level: str | None = None
 
     # Tools, resources, prompts
 
@@ -147,6 +150,10 @@ class Methods:
             except Refused as error:
                 # The capability speaks for resources and templates together; many servers know the first only.
                 if kind == "resource_templates" and error.rpc_code == METHOD_NOT_FOUND:
+                    break
+                # Servers that end their lists with an empty cursor mostly refuse it as one.
+                if cursor == "":
+                    problems.append(f"{method}: the empty cursor was refused; the list was ended there")
                     break
                 raise
             problems.extend(page.problems)
@@ -223,29 +230,49 @@ class Methods:
         session = self._session
         body = params
         pause = _STATE_ONLY_PAUSE[0]
-        for _ in range(self._max_rounds + 1):
+        for rounds in range(self._max_rounds + 1):
             raw = await session.request(
                 method, body, clock, label=label, on_progress=on_progress, progress=progress
             )
             try:
                 result = decode_result(raw, type_)
                 if session.era is not Era.MODERN or result.result_type == "complete":
+                    self._report(label or method, result)
                     return result
                 if result.result_type != "input_required" or method not in MRTR_METHODS:
                     raise InvalidAnswer(f"resultType {result.result_type[:80]!r} was not agreed on")
                 wanted = decode_result(raw, InputRequiredResult)
             except InvalidAnswer as error:
                 raise self._invalid(label or method, clock, str(error)) from None
+            if rounds == self._max_rounds:
+                # Nobody is asked for an answer that would not be sent any more.
+                break
             body = {k: v for k, v in params.items() if k not in ("inputResponses", "requestState")}
-            if wanted.input_requests:
-                body["inputResponses"] = await self._responses(wanted, clock, label or method)
-                pause = _STATE_ONLY_PAUSE[0]
-            else:
-                await self._pause(pause, clock)
-                pause = min(pause * 2, _STATE_ONLY_PAUSE[1])
+            try:
+                if wanted.input_requests:
+                    body["inputResponses"] = await self._responses(wanted, clock, label or method)
+                    pause = _STATE_ONLY_PAUSE[0]
+                else:
+                    await self._pause(pause, clock)
+                    pause = min(pause * 2, _STATE_ONLY_PAUSE[1])
+            except asyncio.CancelledError as cancelled:
+                # Between two rounds nothing is in flight, but the first round went out.
+                elapsed = clock.elapsed(asyncio.get_running_loop().time())
+                note_cancel(
+                    cancelled, server=session.server, tool=label or method, sent=True, elapsed=elapsed
+                )
+                raise
             if wanted.request_state is not None:
                 body["requestState"] = wanted.request_state
         raise self._invalid(label or method, clock, f"still input_required after {self._max_rounds} rounds")
+
+    def _report(self, label: str, result: Result) -> None:
+        """Say what was lost or replaced in an answer; what a list lacks is said by who keeps it."""
+        # Looked up without asking the property, which would make an empty list for each good answer.
+        problems = result.__dict__.get("problems")
+        if problems and not isinstance(result, ListResult):
+            for problem in problems:
+                _log.warning("server %s: %s: %s", self._session.server, label, problem)
 
     async def _responses(self, wanted: InputRequiredResult, clock: CallClock, label: str) -> dict[str, Raw]:
         """Answer all questions of one round, in the caller's own task: its context variables hold. The clock stands
@@ -253,32 +280,23 @@ class Methods:
         session = self._session
         loop = asyncio.get_running_loop()
         responses: dict[str, Raw] = {}
-        clock.pause(loop.time())
+        clock.pause(loop.time(), session.question_limit)
         try:
             for key, request in wanted.input_requests.items():
                 params = None if isinstance(request.params_raw, UnsetType) else request.params_raw
+                left = clock.patience(loop.time(), session.question_limit)
                 try:
                     # The deadline of a run holds while a person is asked, too.
                     async with asyncio.timeout_at(clock.next_look()):
-                        answer = await session.put_question(request.method, params)
-                except TimeoutError as error:
-                    if clock.ran_out(loop.time()):
-                        raise self._timed_out(label, clock) from None
-                    raise self._invalid(label, clock, str(error)) from None
-                except LookupError:
+                        responses[key] = await session.put_question(request.method, params, left)
+                except TimeoutError:
+                    raise self._timed_out(label, clock) from None
+                except NoHandler:
                     raise self._invalid(
                         label, clock, f"it asks for {request.method}, which this client did not declare"
                     ) from None
-                except asyncio.CancelledError:
-                    raise
-                except (
-                    Exception
-                ) as error:  # boundary: a handler is the user's code; its failure ends this call only
-                    session.counters.handler_errors += 1
-                    raise self._invalid(
-                        label, clock, f"the handler of {request.method} failed: {error!r}"
-                    ) from error
-                responses[key] = Raw(encode(answer))
+                except QuestionUnanswered as error:
+                    raise self._invalid(label, clock, str(error)) from error.__cause__
         finally:
             clock.resume(loop.time())
         return responses
@@ -289,7 +307,7 @@ class Methods:
 
     def _timed_out(self, label: str, clock: CallClock) -> CallError:
         return CallTimeout(
-            f"no answer to a question of the server within {clock.why}",
+            f"no answer to a question of the server within {clock.limit()}",
             server=self._session.server,
             tool=label,
             sent=True,

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from ..errors import CallError, Refused, StartError
+from ..errors import AmbiguousDelivery, CallError, Refused, StartError
 from ..wire.eras import (
     HANDSHAKE_REVISIONS,
     LATEST_HANDSHAKE,
@@ -157,6 +157,11 @@ class _Talk:
             raise
         except Refused as error:
             return await self._after_probe_error(error, revision)
+        except AmbiguousDelivery:
+            # An answer that cannot be read is no sign of the modern era either. An ended connection is the owner's.
+            if self._session.end is not None:
+                raise
+            return await self.initialize_or_fail()
         return await self._after_probe_result(bytes(raw), revision)
 
     async def _after_probe_error(self, error: Refused, asked: str) -> Negotiated:

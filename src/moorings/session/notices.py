@@ -70,16 +70,17 @@ class Notices:
                 told = self._tell(server, method, params, handlers)
                 if inspect.isawaitable(told):
                     await told
-            except asyncio.CancelledError:
-                raise
             except (
-                Exception
+                Exception,
+                asyncio.CancelledError,
             ) as error:  # boundary: a listener is the user's code; its failure is counted, no more
+                me = asyncio.current_task()
+                if isinstance(error, asyncio.CancelledError) and me is not None and me.cancelling():
+                    raise
                 self._counters.handler_errors += 1
                 _log.warning("server %s: the listener of %s failed: %r", server, method, error)
-            else:
-                # Plain listeners do not yield: let the others of the loop have their turn.
-                await asyncio.sleep(0)
+            # Plain listeners do not yield: let the others of the loop have their turn.
+            await asyncio.sleep(0)
 
     @staticmethod
     def _tell(server: str, method: str, params: Raw | None, handlers: Handlers) -> Any:

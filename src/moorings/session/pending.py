@@ -18,6 +18,7 @@ from msgspec import Raw
 
 from ..transport.base import Outgoing
 from ..wire.types import ProgressParams
+from .cancelled import note_cancel
 from .clock import CallClock
 
 if TYPE_CHECKING:
@@ -107,11 +108,11 @@ class Pending:
         else:
             self.arm(self._loop)
 
-    def question_begins(self, now: float) -> None:
-        """The server asks something: the clock stands still."""
+    def question_begins(self, now: float, limit: float) -> None:
+        """The server asks something: the clock stands still, for ``limit`` seconds of all questions together."""
         self._questions += 1
         if self._questions == 1:
-            self.clock.pause(now)
+            self.clock.pause(now, limit)
             self.disarm()
             self.arm(self._loop)
 
@@ -169,8 +170,13 @@ class Pending:
                 sent = self._session.give_up(self, "cancelled by the caller")
             if not self.future.done():
                 self.future.cancel()
-            # For those who turn a cancellation into an outcome: whether the effect may have happened.
-            cancelled.moorings_sent = sent  # type: ignore[attr-defined]
+            note_cancel(
+                cancelled,
+                server=self._session.server,
+                tool=self.label,
+                sent=sent,
+                elapsed=self.clock.elapsed(self._loop.time()),
+            )
             raise
 
     async def _wait_with_progress(self) -> Raw:

@@ -33,11 +33,11 @@ from ..wire.types import (
     encode,
 )
 from .clock import CallClock
-from .handlers import Handlers
+from .handlers import Handlers, NoHandler
 from .notices import Notices
 from .pending import OnProgress, Pending
 
-__all__ = ["Counters", "Session", "SessionHooks"]
+__all__ = ["Counters", "QuestionUnanswered", "Session", "SessionHooks"]
 
 _log = logging.getLogger("moorings")
 
@@ -83,6 +83,10 @@ _LIST_CHANGED = {
 }
 
 
+class QuestionUnanswered(Exception):
+    """A question of the server has no answer: its limit passed, or its handler failed."""
+
+
 class Session:
     """One conversation. See the module for who owns it and what it may do."""
 
@@ -104,6 +108,8 @@ class Session:
         """``_meta`` of each request in the modern era."""
         self.end: Closed | None = None
         """How the connection ended; None while it lives."""
+        self.broken = False
+        """True once a frame found the way out closed: the end is known to come, and its reason is waited for."""
         self.rules_set = False
         """True once the era is settled; until then requests go out as they are."""
         self._loop = asyncio.get_running_loop()
@@ -116,7 +122,8 @@ class Session:
         self._notices = Notices(self._owner, self.counters, limit=notifications)
         self._questions: dict[Any, asyncio.Task[None]] = {}
         self._max_questions = questions
-        self._question_limit = question_limit
+        self.question_limit = question_limit
+        """Seconds for all the questions that one call causes."""
 
     def attach(self, transport: Transport) -> None:
         """Give the session its way out, before anything comes in."""
@@ -125,6 +132,10 @@ class Session:
     def __len__(self) -> int:
         """Requests in flight."""
         return len(self._pending)
+
+    def in_flight(self, method: str) -> bool:
+        """Whether a request of this method waits for its answer."""
+        return any(pending.method == method for pending in self._pending.values())
 
     def sizes(self) -> dict[str, int]:
         """How much each table holds; all zero when nothing is under way."""
@@ -157,6 +168,7 @@ class Session:
 
         Raises:
             NotSent: the connection is over, its outbox is full, or its era has no such method.
+            CallTimeout: its clock has run out already.
             MisuseError: the params cannot be written as JSON.
         """
         label = label or method
@@ -164,6 +176,16 @@ class Session:
             raise self._not_sent(label, clock, self._why_closed())
         if self.rules_set and not method_exists(method, self.era):
             raise self._not_sent(label, clock, f"{method} does not exist in revision {self.revision}")
+        if clock.ran_out(now := self._loop.time()):
+            # Its answer may come in the same turn as the timer: what is too late must not run at all.
+            raise CallTimeout(
+                f"not sent: {clock.limit()} had passed",
+                server=self.server,
+                tool=label,
+                sent=False,
+                elapsed=clock.elapsed(now),
+                allowed=clock.allowed(),
+            )
         id_ = self._next_id
         self._next_id = id_ + 1
         body = dict(params) if params else {}
@@ -185,6 +207,7 @@ class Session:
             pending.outgoing = self._transport.send(frame)
         except (ConnectionError, OutboxFull) as error:
             del self._pending[id_]
+            self.broken = self.broken or isinstance(error, ConnectionError)
             raise self._not_sent(label, clock, str(error)) from None
         except ValueError as error:
             del self._pending[id_]
@@ -264,7 +287,7 @@ class Session:
         clock = pending.clock
         allowed = clock.allowed()
         sent = self.give_up(pending, "timed out")
-        limit = clock.why or ("its total limit" if clock.expires >= clock.hard else "its limit")
+        limit = clock.limit()
         pending.fail(
             CallTimeout(
                 f"no answer within {limit}",
@@ -300,7 +323,7 @@ class Session:
         messages, repaired = jsonrpc.parse(line)
         if repaired:
             self.counters.repaired += 1
-            _log.warning("server %s: a message was not UTF-8; the bad bytes were replaced", self.server)
+            _log.warning("server %s: a message was no clean JSON; what was wrong was replaced", self.server)
         if not messages:
             if not line.isspace() and not self._fail_unreadable(line):
                 self.counters.not_jsonrpc += 1
@@ -491,6 +514,12 @@ class Session:
         work = self._answer(id_, method, None if isinstance(params, UnsetType) else params)
         task = self._owner.start(work, name=f"{method} {id_}", context=context)
         self._questions[id_] = task
+        # Not at the end of the work itself: what is taken back in the turn in which it came never begins.
+        task.add_done_callback(lambda ended: self._question_over(id_, ended))
+
+    def _question_over(self, id_: int | str | float, task: asyncio.Task[None]) -> None:
+        if self._questions.get(id_) is task:
+            del self._questions[id_]
 
     def _only_call(self) -> Pending | None:
         """The call that a question belongs to, where only one is in flight: this transport does not say."""
@@ -501,48 +530,62 @@ class Session:
         # Which call it belongs to is not said here: the clocks of all that are in flight stand still.
         waiting = [p for p in self._pending.values() if p.method != "subscriptions/listen"]
         human = method in ("sampling/createMessage", "elicitation/create")
+        now = self._loop.time()
+        left = max(
+            (p.clock.patience(now, self.question_limit) for p in waiting), default=self.question_limit
+        )
         try:
             if human:
                 for pending in waiting:
-                    pending.question_begins(self._loop.time())
-            frame = await self.ask(method, params, id_)
+                    pending.question_begins(now, self.question_limit)
+            frame = await self.ask(method, params, id_, left)
         finally:
-            self._questions.pop(id_, None)
             if human:
                 for pending in waiting:
                     pending.question_ends(self._loop.time())
         self._write(frame)
 
-    async def ask(self, method: str, params: Raw | bytes | None, id_: Any) -> bytes:
-        """Put a question to its handler under its own limit; returns the frame that answers it."""
+    async def ask(self, method: str, params: Raw | bytes | None, id_: Any, left: float) -> bytes:
+        """Put a question to its handler for at most ``left`` seconds; returns the frame that answers it."""
         try:
-            result = await self.put_question(method, params)
-            return jsonrpc.encode_response(id_, Raw(encode(result)))
-        except LookupError:
+            return jsonrpc.encode_response(id_, await self.put_question(method, params, left))
+        except NoHandler:
             return jsonrpc.encode_error(id_, METHOD_NOT_FOUND, f"this client does not answer {method}")
-        except asyncio.CancelledError:
-            raise
-        except (
-            Exception
-        ) as error:  # boundary: a handler is the user's code; its failure is the question's answer
-            self.counters.handler_errors += 1
-            _log.warning("server %s: the handler of %s failed: %r", self.server, method, error)
-            return jsonrpc.encode_error(id_, INTERNAL_ERROR, f"the handler of {method} failed")
+        except QuestionUnanswered as error:
+            return jsonrpc.encode_error(id_, INTERNAL_ERROR, str(error))
 
-    async def put_question(self, method: str, params: Raw | bytes | None) -> Any:
-        """The handler's answer. When the limit passes, an elicitation counts as cancelled.
+    async def put_question(self, method: str, params: Raw | bytes | None, left: float) -> Raw:
+        """The handler's answer, as bytes. After ``left`` seconds an elicitation counts as cancelled.
 
         Raises:
-            LookupError: nobody answers such questions.
-            TimeoutError: the limit of questions passed.
+            NoHandler: nobody answers such questions.
+            QuestionUnanswered: the limit passed, or the handler failed.
         """
+        limit = asyncio.timeout(left)
         try:
-            async with asyncio.timeout(self._question_limit):
-                return await self._handlers.answer(self.server, method, params)
-        except TimeoutError:
-            if method == "elicitation/create":
-                return {"action": "cancel"}
-            raise TimeoutError(f"{method} was not answered within {self._question_limit:g} s") from None
+            async with limit:
+                # What has no time left is put to nobody.
+                if left <= 0:
+                    await asyncio.sleep(1)
+                return Raw(encode(await self._handlers.answer(self.server, method, params)))
+        except NoHandler:
+            raise
+        except (
+            Exception,
+            asyncio.CancelledError,
+        ) as error:  # boundary: a handler is the user's code; its failure is the outcome of its question
+            me = asyncio.current_task()
+            if isinstance(error, asyncio.CancelledError) and me is not None and me.cancelling():
+                raise
+            if isinstance(error, TimeoutError) and limit.expired():
+                if method == "elicitation/create":
+                    return Raw(b'{"action":"cancel"}')
+                raise QuestionUnanswered(
+                    f"{method} was not answered within {self.question_limit:g} s"
+                ) from None
+            self.counters.handler_errors += 1
+            _log.warning("server %s: the handler of %s failed: %r", self.server, method, error)
+            raise QuestionUnanswered(f"the handler of {method} failed") from error
 
     # The end
 
@@ -556,10 +599,10 @@ class Session:
                 self.notify("notifications/cancelled", {"requestId": pending.id, "reason": reason})
         self.closed(Closed(reason))
 
-    async def aclose(self) -> list[str]:
-        """End all tasks of the session. Returns the names of those that would not end."""
+    async def aclose(self, within: float = 5.0) -> list[str]:
+        """End all tasks of the session. Returns the names of those that would not end in so many seconds."""
         self.fail("the session was closed")
-        return await self._owner.aclose()
+        return await self._owner.aclose(within)
 
     def capture_context(self) -> contextvars.Context | None:
         """The caller's context, kept only where a handler could need it."""

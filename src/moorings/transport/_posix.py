@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import os
 import signal
 import subprocess
@@ -16,6 +17,8 @@ import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
+
+from . import descriptors
 
 __all__ = ["PosixChild", "Syscalls", "group_members"]
 
@@ -51,8 +54,11 @@ class Syscalls:
     pidfd_open: Callable[[int], int] | None = getattr(os, "pidfd_open", None)
     waitid: Callable[[int, int, int], Any] = staticmethod(os.waitid) if hasattr(os, "waitid") else None  # type: ignore[assignment]
     killpg: Callable[[int, int], None] = staticmethod(os.killpg)
+    waitpid: Callable[[int, int], tuple[int, int]] = staticmethod(os.waitpid)
     getpgrp: Callable[[], int] = staticmethod(os.getpgrp)
     members: Callable[[int], list[int] | None] = staticmethod(group_members)
+    zombies_take_signals: bool = sys.platform.startswith("linux")
+    """Whether killpg finds a group of which only a zombie is left; macOS says EPERM."""
 
 
 def _exit_code(info: Any) -> int:
@@ -76,7 +82,7 @@ class PosixChild:
         ends: list[int] = []
         try:
             for _ in range(3):
-                ends.extend(os.pipe())
+                ends.extend(descriptors.pipe())
             stdin_read, stdin_write, stdout_read, stdout_write, stderr_read, stderr_write = ends
             self._popen = subprocess.Popen(
                 list(argv),
@@ -87,12 +93,15 @@ class PosixChild:
                 cwd=cwd,
                 start_new_session=True,
             )
-        except BaseException:
+        except BaseException as problem:
             for end in ends:
-                os.close(end)
+                descriptors.close(end)
+            if isinstance(problem, ValueError):
+                # A NUL in an argument, "=" in the name of a variable: to the caller one more refusal to start.
+                raise OSError(errno.EINVAL, str(problem)) from None
             raise
         for end in (stdin_read, stdout_write, stderr_write):
-            os.close(end)
+            descriptors.close(end)
         self.pid = self._popen.pid
         self.stdin_fd, self.stdout_fd, self.stderr_fd = stdin_write, stdout_read, stderr_read
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -101,6 +110,9 @@ class PosixChild:
         self._thread: threading.Thread | None = None
         self._exit_code: int | None = None
         self._reaped = False
+        """True once its number may belong to a stranger: nothing is signalled any more."""
+        self._taken = False
+        """True once somebody else reaped it: its number is ours only while its group has members."""
 
     def watch(self, loop: asyncio.AbstractEventLoop, on_exit: Callable[[int], None]) -> None:
         self._loop, self._on_exit = loop, on_exit
@@ -122,6 +134,7 @@ class PosixChild:
             info = self._calls.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT | flags)
         except ChildProcessError:
             # Somebody else's waitpid took it, or SIGCHLD is ignored: it is gone, its code is not to be had.
+            self._taken = True
             return 0
         return None if info is None else _exit_code(info)
 
@@ -148,6 +161,8 @@ class PosixChild:
         # Once it is reaped the number may be a stranger's; and never our own group (F3.7).
         if self._reaped or self.pid == self._calls.getpgrp():
             return
+        if self._taken and not self.others():
+            return
         with contextlib.suppress(ProcessLookupError, PermissionError):
             self._calls.killpg(self.pid, number)
 
@@ -160,22 +175,45 @@ class PosixChild:
     def others(self) -> list[int]:
         if self._reaped:
             return []
+        found = self._find_others()
+        if self._taken and not found:
+            # The kernel keeps a number from others while a group bears it; that is over now, and for good.
+            self._reaped = True
+        return found
+
+    def _find_others(self) -> list[int]:
         members = self._calls.members(self.pid)
         if members is not None:
             return [pid for pid in members if pid != self.pid]
-        # No /proc (macOS): a group in which only the zombie is left takes no signal.
+        # No /proc (macOS): a group in which only the zombie is left takes no signal. Where it does take one (Linux in a
+        # bare chroot), the zombie must go first; the number stays ours while the group has members.
+        exited = self._exit_code is not None
+        if exited and self._calls.zombies_take_signals and self._popen.poll() is not None:
+            self._taken = True
+            self._reap_adopted()
         try:
             self._calls.killpg(self.pid, 0)
         except (ProcessLookupError, PermissionError):
             return []
-        return [self.pid] if self._exit_code is not None else []
+        return [self.pid] if exited else []
 
     def reap(self) -> int | None:
-        if not self._reaped and self._popen.poll() is not None:
+        if self._taken:
+            # Not waited for again: by now the number may be that of another child of this process.
+            self._popen.returncode = self._exit_code
+        elif self._popen.poll() is not None:
+            if not self._reaped:
+                self._reap_adopted()
             self._reaped = True
             if self._exit_code is None:
                 self._exit_code = self._popen.returncode
         return self._exit_code
+
+    def _reap_adopted(self) -> None:
+        """The dead of the group that were handed to us, as they are to process 1 of a container and to subreapers."""
+        with contextlib.suppress(ChildProcessError):
+            while self._calls.waitpid(-self.pid, os.WNOHANG)[0]:
+                pass
 
     def close(self) -> None:
         if self._pidfd >= 0:

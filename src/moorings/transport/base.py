@@ -99,6 +99,9 @@ class Transport(Protocol):
     def stderr_tail(self) -> str:
         """The last of what the server wrote for people."""
 
+    def hasten(self, deadline: float) -> None:
+        """A stop that is under way, or still to come, has to be over by the loop's time ``deadline``."""
+
     async def stop(self, deadline: float) -> StopRecord:
         """Take the server down within its bounds, and by the loop's time ``deadline`` whatever they say.
 

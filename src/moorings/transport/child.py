@@ -54,6 +54,7 @@ def spawn(argv: Sequence[str], environment: Mapping[str, str], cwd: str | None) 
         from ._windows import WindowsChild
 
         return WindowsChild(argv, environment, cwd)
-    from ._posix import PosixChild
+    else:  # noqa: RET505 - in this form the type checker knows which system each import is for
+        from ._posix import PosixChild
 
-    return PosixChild(argv, environment, cwd)
+        return PosixChild(argv, environment, cwd)

@@ -7,7 +7,9 @@ it was looked for (F14.3). All of it is pure: the platform and the environment a
 
 from __future__ import annotations
 
+import ntpath
 import os
+import posixpath
 from collections.abc import Callable, Mapping, Sequence
 
 __all__ = ["BASELINE", "BASELINE_WINDOWS", "NotFound", "child_environment", "find_command"]
@@ -107,7 +109,9 @@ def find_command(
         NotFound: with every place looked at.
     """
     separator = ";" if windows else ":"
-    join = (lambda a, b: a.rstrip("\\/") + "\\" + b) if windows else os.path.join
+    join, isabs = (ntpath.join, ntpath.isabs) if windows else (posixpath.join, posixpath.isabs)
+    # A relative folder, of cwd or of PATH, is meant from where the child will be.
+    here = os.path.abspath(cwd) if cwd and not isabs(cwd) else cwd or os.getcwd()
     endings = [""]
     if windows:
         listed = [e for e in _get(environment, "PATHEXT", windows).split(";") if e] or [
@@ -122,12 +126,11 @@ def find_command(
             endings = [e.lower() for e in listed]
     is_path = "/" in command or (windows and ("\\" in command or ":" in command))
     if is_path:
-        absolute = os.path.isabs(command) or (windows and ":" in command)
-        base = command if absolute else join(cwd or os.getcwd(), command)
+        base = join(here, command)
         folders_and_names = [base + e for e in endings]
     else:
         folders = [f for f in _get(environment, "PATH", windows).split(separator) if f]
-        folders_and_names = [join(f, command + e) for f in folders for e in endings]
+        folders_and_names = [join(here, f, command + e) for f in folders for e in endings]
     for candidate in folders_and_names:
         if usable(candidate):
             return candidate

@@ -12,7 +12,6 @@ import contextlib
 import os
 import secrets
 import signal
-import sys
 from collections.abc import Iterable
 
 import msgspec
@@ -60,7 +59,7 @@ class ProcessInfo(msgspec.Struct, frozen=True, gc=False):
 def read_stat(pid: int | str, proc: str = "/proc") -> ProcessInfo | None:
     """One process, None if it is gone."""
     try:
-        fd = os.open(f"{proc}/{pid}/stat", os.O_RDONLY | os.O_CLOEXEC)
+        fd = os.open(f"{proc}/{pid}/stat", os.O_RDONLY)
     except OSError:
         return None
     try:
@@ -138,7 +137,7 @@ def signal_confirmed(info: ProcessInfo, number: int) -> bool:
 
     Returns whether it was sent; False if the process is gone and its number free or a stranger's.
     """
-    if sys.platform != "linux" or not hasattr(os, "pidfd_open"):
+    if not (hasattr(os, "pidfd_open") and hasattr(signal, "pidfd_send_signal")):
         if start_time(info.pid) not in (None, info.start):
             return False
         try:

@@ -10,11 +10,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import sys
 import threading
 from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
+from . import descriptors
 from .base import OutboxFull, Outgoing
 
 __all__ = ["FdReader", "FdWriter", "PipeReader", "PipeWriter", "ThreadReader", "ThreadWriter"]
@@ -28,8 +30,8 @@ class PipeReader(Protocol):
 
     closed: bool
 
-    def drain(self) -> None:
-        """Deliver what is there now, without waiting."""
+    def drain(self) -> bool:
+        """Deliver what is there now, without waiting. False if there may be more that only a thread can read."""
 
     def close(self) -> None:
         """Close it; nothing is delivered after."""
@@ -54,6 +56,11 @@ class PipeWriter(Protocol):
         """Close it; what was not written is dropped."""
 
 
+def _unblock(fd: int) -> None:
+    if sys.platform != "win32":
+        os.set_blocking(fd, False)
+
+
 class FdReader:
     """A non-blocking descriptor watched by the loop."""
 
@@ -71,7 +78,7 @@ class FdReader:
         self._on_data = on_data
         self._on_end = on_end
         self.closed = False
-        os.set_blocking(fd, False)
+        _unblock(fd)
         loop.add_reader(fd, self._ready)
 
     def _ready(self) -> None:
@@ -95,17 +102,18 @@ class FdReader:
         self._on_end()
         return False
 
-    def drain(self) -> None:
+    def drain(self) -> bool:
         # Bounded by what the pipe can hold and some more: another holder of the pipe may go on writing for ever.
         for _ in range(64):
             if not self._read():
-                return
+                break
+        return True
 
     def close(self) -> None:
         if not self.closed:
             self.closed = True
             self._loop.remove_reader(self._fd)
-            os.close(self._fd)
+            descriptors.close(self._fd)
 
 
 class FdWriter:
@@ -124,7 +132,7 @@ class FdWriter:
         self._waiting = 0
         self._watching = False
         self.closed = False
-        os.set_blocking(fd, False)
+        _unblock(fd)
 
     @property
     def waiting(self) -> int:
@@ -202,7 +210,7 @@ class FdWriter:
         if not self.closed:
             self.closed = True
             self._unwatch()
-            os.close(self._fd)
+            descriptors.close(self._fd)
             self._queue.clear()
             self._waiting = 0
 
@@ -218,7 +226,7 @@ class ThreadReader:
         on_end: Callable[[], None],
         *,
         read: Callable[[int, int], bytes] = os.read,
-        close_fd: Callable[[int], None] = os.close,
+        close_fd: Callable[[int], None] = descriptors.close,
     ) -> None:
         self._loop = loop
         self._fd = fd
@@ -229,6 +237,8 @@ class ThreadReader:
         self.closed = False
         # One chunk in flight: a flood waits in the pipe and not in our memory.
         self._room = threading.Semaphore(1)
+        self.ended: asyncio.Future[None] = loop.create_future()
+        """Done when the thread is over: it reads until the pipe ends, or until the first bytes after ``close``."""
         self._thread = threading.Thread(target=self._run, name=f"moorings-pipe-{fd}", daemon=True)
         self._thread.start()
 
@@ -242,26 +252,35 @@ class ThreadReader:
                     data = self._read(self._fd, READ_SIZE)
                 except OSError:
                     data = b""
-                with contextlib.suppress(RuntimeError):  # the loop is closed: nobody reads any more
+                try:
                     self._loop.call_soon_threadsafe(self._deliver, data)
+                except RuntimeError:  # the loop is closed: nobody reads any more
+                    return
                 if not data:
                     return
         finally:
             with contextlib.suppress(OSError):
                 self._close_fd(self._fd)
+            _say_ended(self._loop, self.ended)
 
     def _deliver(self, data: bytes) -> None:
         if self.closed:
             return
         if data:
-            self._on_data(data)
-            self._room.release()
+            try:
+                self._on_data(data)
+            finally:
+                self._room.release()
         else:
             self.close()
             self._on_end()
 
-    def drain(self) -> None:
-        """Nothing to do: the thread delivers as it comes."""
+    def join(self) -> None:
+        """After ``ended``: the thread is at its last step."""
+        self._thread.join()
+
+    def drain(self) -> bool:
+        return self.closed
 
     def close(self) -> None:
         if not self.closed:
@@ -270,7 +289,11 @@ class ThreadReader:
 
 
 class ThreadWriter:
-    """A blocking descriptor written by a thread, for loops that cannot watch pipes."""
+    """A blocking descriptor written by a thread, for loops that cannot watch pipes.
+
+    After ``close`` the thread still writes what was sent before, as far as the other side takes it, and then closes
+    the pipe; a write that blocks ends when the process does.
+    """
 
     def __init__(
         self,
@@ -280,7 +303,7 @@ class ThreadWriter:
         on_broken: Callable[[], None],
         *,
         write: Callable[[int, memoryview], int] = os.write,
-        close_fd: Callable[[int], None] = os.close,
+        close_fd: Callable[[int], None] = descriptors.close,
     ) -> None:
         self._loop = loop
         self._fd = fd
@@ -292,6 +315,8 @@ class ThreadWriter:
         self._changed = threading.Condition()
         self._waiting = 0
         self.closed = False
+        self.ended: asyncio.Future[None] = loop.create_future()
+        """Done when the thread is over and the pipe closed."""
         self._thread = threading.Thread(target=self._run, name=f"moorings-pipe-{fd}", daemon=True)
         self._thread.start()
 
@@ -304,7 +329,7 @@ class ThreadWriter:
         with self._changed:
             if self.closed:
                 raise ConnectionError("its stdin is closed")
-            if self._queue and self._waiting + len(frame) > self._cap:
+            if self._waiting and self._waiting + len(frame) > self._cap:
                 raise OutboxFull(f"{self._waiting} bytes wait to be written to it already")
             self._queue.append(outgoing)
             self._waiting += len(frame)
@@ -313,10 +338,11 @@ class ThreadWriter:
 
     def withdraw(self, outgoing: Outgoing) -> bool:
         with self._changed:
-            if outgoing.started or outgoing not in self._queue:
+            if outgoing.started:
                 return False
-            self._queue.remove(outgoing)
-            self._waiting -= len(outgoing.frame)
+            if outgoing in self._queue:
+                self._queue.remove(outgoing)
+                self._waiting -= len(outgoing.frame)
             return True
 
     def _run(self) -> None:
@@ -325,7 +351,7 @@ class ThreadWriter:
                 with self._changed:
                     while not self._queue and not self.closed:
                         self._changed.wait()
-                    if self.closed:
+                    if not self._queue:
                         return
                     outgoing = self._queue.popleft()
                     # From here it counts as sent: a blocking write cannot be taken back.
@@ -333,8 +359,11 @@ class ThreadWriter:
                 view, done = memoryview(outgoing.frame), 0
                 while done < len(view):
                     try:
-                        done += self._write(self._fd, view[done:])
+                        done += self._write(self._fd, view[done : done + READ_SIZE])
                     except OSError:
+                        with self._changed:
+                            self._queue.clear()
+                            self._waiting = 0
                         with contextlib.suppress(RuntimeError):  # the loop is closed: nobody is told any more
                             self._loop.call_soon_threadsafe(self._break)
                         return
@@ -344,15 +373,29 @@ class ThreadWriter:
         finally:
             with contextlib.suppress(OSError):
                 self._close_fd(self._fd)
+            _say_ended(self._loop, self.ended)
 
     def _break(self) -> None:
         if not self.closed:
             self.close()
             self._on_broken()
 
+    def join(self) -> None:
+        """After ``ended``: the thread is at its last step."""
+        self._thread.join()
+
     def close(self) -> None:
         with self._changed:
             self.closed = True
-            self._queue.clear()
-            self._waiting = 0
             self._changed.notify()
+
+
+def _say_ended(loop: asyncio.AbstractEventLoop, ended: asyncio.Future[None]) -> None:
+    """The last act of a pipe's thread."""
+
+    def tell() -> None:
+        if not ended.done():
+            ended.set_result(None)
+
+    with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+        loop.call_soon_threadsafe(tell)

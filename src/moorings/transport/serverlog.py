@@ -13,6 +13,10 @@ from collections import deque
 __all__ = ["ServerLog"]
 
 
+def _last(data: bytes, size: int) -> bytes:
+    return data[-size:] if size > 0 else b""
+
+
 class ServerLog:
     """Bounded tail and rotating file of one server's output."""
 
@@ -31,10 +35,12 @@ class ServerLog:
 
     def write(self, data: bytes) -> None:
         """Take some output."""
-        self._chunks.append(data[-self._limit :])
-        self._held += len(self._chunks[-1])
-        self.dropped += len(data) - len(self._chunks[-1])
-        while self._held - len(self._chunks[0]) >= self._limit:
+        kept = _last(data, self._limit)
+        self.dropped += len(data) - len(kept)
+        if kept:
+            self._chunks.append(kept)
+            self._held += len(kept)
+        while self._chunks and self._held - len(self._chunks[0]) >= self._limit:
             gone = self._chunks.popleft()
             self._held -= len(gone)
             self.dropped += len(gone)
@@ -49,7 +55,7 @@ class ServerLog:
     def _to_file(self, path: str, data: bytes) -> None:
         if self._fd < 0 or self._size + len(data) > self._max_file:
             self._open(path, len(data))
-        part = data[-self._max_file :]
+        part = _last(data, self._max_file)
         os.write(self._fd, part)
         self._size += len(part)
 
@@ -72,7 +78,7 @@ class ServerLog:
 
     def tail(self) -> str:
         """The last of it, as text."""
-        text = b"".join(self._chunks)[-self._limit :]
+        text = _last(b"".join(self._chunks), self._limit)
         return text.decode("utf-8", "replace")
 
     def close(self) -> None:

@@ -9,12 +9,14 @@ KILL, wait, reap. Source: MCP ``basic/transports`` (stdio, shutdown).
 from __future__ import annotations
 
 import asyncio
+import errno
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from .._tasks import outlast, put_back_cancellation
 from ..wire.framing import LineFramer, Oversize
+from . import descriptors
 from .base import Closed, Outgoing, Receiver, StopRecord
 from .child import ChildProcess, spawn
 from .pipes import FdReader, FdWriter, PipeReader, PipeWriter, ThreadReader, ThreadWriter
@@ -23,7 +25,10 @@ from .serverlog import ServerLog
 __all__ = ["StdioSettings", "StdioTransport"]
 
 EXIT_GRACE = 0.25
-"""Seconds in which the exit that belongs to an ended stdout is waited for, so that the error can name its code."""
+"""Seconds in which the exit that belongs to an ended stdout is waited for, so that the error can name its code; and,
+where threads read, the end of what the process wrote last."""
+THREAD_GRACE = 0.5
+"""Seconds given to the threads of the pipes once the processes are gone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +74,12 @@ class StdioTransport:
         self._stderr: PipeReader | None = None
         self._exited: asyncio.Future[int] | None = None
         self._closing: asyncio.TimerHandle | None = None
+        self._wrapper_gone = False
         self._over = False
+        self._stop_by = float("inf")
+        """The loop's time by which a stop has to be over, whatever the bounds say."""
+        self._turn: asyncio.Future[bool] | None = None
+        """What a stop waits for at this moment; done with True when it has to hurry."""
 
     @property
     def pid(self) -> int | None:
@@ -91,19 +101,39 @@ class StdioTransport:
         child = self._spawn(settings.argv, settings.environment, settings.cwd)
         self._child = child
         self._exited = loop.create_future()
+        try:
+            child.watch(loop, self._on_exit)
+            self._join_pipes(loop, child)
+        except BaseException as problem:
+            # The process is there and ends with `stop`; the ends of its pipes that nobody took are closed here.
+            for end, fd in (
+                (self._stdin, child.stdin_fd),
+                (self._stdout, child.stdout_fd),
+                (self._stderr, child.stderr_fd),
+            ):
+                if end is None:
+                    descriptors.close(fd)
+            if isinstance(problem, RuntimeError):
+                raise OSError(errno.EAGAIN, str(problem)) from None
+            raise
+
+    def _join_pipes(self, loop: asyncio.AbstractEventLoop, child: ChildProcess) -> None:
+        settings = self._settings
         if self._threads:
             self._stdin = ThreadWriter(loop, child.stdin_fd, settings.max_outbox, self._stdin_broke)
             self._stdout = ThreadReader(loop, child.stdout_fd, self._on_stdout, self._on_stdout_end)
-            self._stderr = ThreadReader(loop, child.stderr_fd, self._log.write, _nothing)
+            self._stderr = ThreadReader(loop, child.stderr_fd, self._log.write, self._on_stderr_end)
         else:
             self._stdin = FdWriter(loop, child.stdin_fd, settings.max_outbox, self._stdin_broke)
             self._stdout = FdReader(loop, child.stdout_fd, self._on_stdout, self._on_stdout_end)
-            self._stderr = FdReader(loop, child.stderr_fd, self._log.write, _nothing)
-        child.watch(loop, self._on_exit)
+            self._stderr = FdReader(loop, child.stderr_fd, self._log.write, self._on_stderr_end)
 
     def send(self, frame: bytes) -> Outgoing:
         if self._stdin is None or self._over:
             raise ConnectionError("it is not running")
+        if self._closing is not None:
+            # One of its ends is gone and the exit is waited for: what is sent now would be lost.
+            raise ConnectionError("it is ending")
         if frame.find(b"\n") != len(frame) - 1:
             raise ValueError("a frame holds a line break: raw JSON must stand in one line")
         return self._stdin.send(frame)
@@ -121,6 +151,8 @@ class StdioTransport:
     # What comes in
 
     def _on_stdout(self, data: bytes) -> None:
+        if self._over:
+            return  # read on, so that it is not held up on its way out; but nothing is heard any more
         for frame in self._framer.feed(data):
             if isinstance(frame, Oversize):
                 self._receiver.oversize(frame)
@@ -130,33 +162,52 @@ class StdioTransport:
     def _on_stdout_end(self) -> None:
         """Nothing more will come. The exit is mostly a moment behind: wait for it, shortly, to name its code."""
         if self._exited is None or self._exited.done():
-            self._end("closed its stdout")
+            self._end_when_heard("closed its stdout" if self._wrapper_gone else "exited")
         else:
             self._end_soon("closed its stdout without exiting")
+
+    def _on_stderr_end(self) -> None:
+        """Means nothing by itself, servers may close it; after the exit it is the last that was waited for."""
+        if self._closing is not None and self._exited is not None and self._exited.done():
+            self._end_when_heard("exited")
 
     def _stdin_broke(self) -> None:
         """It does not read any more; an exit or an end of stdout mostly follows and says why."""
         self._end_soon("closed its stdin without exiting")
 
     def _on_exit(self, code: int) -> None:
-        assert self._exited is not None and self._stdout is not None and self._stderr is not None
+        assert self._exited is not None
         if not self._exited.done():
             self._exited.set_result(code)
         # What it wrote before it ended comes first: an answer, the traceback.
-        self._stdout.drain()
-        self._stderr.drain()
-        if self._over:
+        for end in (self._stdout, self._stderr):
+            if end is not None:
+                end.drain()
+        if self._over or self._stdout is None:
             return
         if self._stdout.closed or code != 0 or not (self._child and self._child.others()):
-            self._end("exited")
+            self._end_when_heard("exited")
         else:
             # A wrapper that started the real server and went: its children hold the pipes.
+            self._wrapper_gone = True
             self._receiver.leader_gone(code)
 
+    def _end_when_heard(self, reason: str) -> None:
+        """The process is gone: the connection is over once what it wrote last is heard, or has not come for a while."""
+        heard = True
+        for end in (self._stdout, self._stderr):
+            heard = (end is None or end.drain()) and heard
+        if heard:
+            self._end(reason)
+        else:
+            self._end_soon(reason)
+
     def _end_soon(self, reason: str) -> None:
-        if self._closing is None and not self._over:
-            loop = asyncio.get_running_loop()
-            self._closing = loop.call_later(EXIT_GRACE, self._end, reason)
+        if self._over:
+            return
+        if self._closing is not None:
+            self._closing.cancel()
+        self._closing = asyncio.get_running_loop().call_later(EXIT_GRACE, self._end, reason)
 
     def give_up(self, reason: str) -> None:
         """End the connection for a reason that the session found."""
@@ -192,35 +243,38 @@ class StdioTransport:
             self._log.close()
             return StopRecord(elapsed=0.0)
         settings = self._settings
-        # A short deadline shortens each wait in proportion; KILL always has its turn before it.
-        planned = settings.stop_eof + settings.stop_term + settings.stop_kill
-        share = min(1.0, max(0.0, deadline - began) / planned) if planned > 0 else 1.0
+        self.hasten(deadline)
         forced: list[str] = []
         cancelled = False
         if self._stdin is not None:
             self._stdin.close()
-        gone, cancelled = await self._gone_by(child, exited, loop.time() + settings.stop_eof * share)
+        gone, cancelled = await self._gone_within(
+            child, exited, settings.stop_eof, then=settings.stop_term + settings.stop_kill
+        )
         if not gone:
             forced.append("TERM")
             child.terminate()
-            gone, again = await self._gone_by(child, exited, loop.time() + settings.stop_term * share)
+            gone, again = await self._gone_within(child, exited, settings.stop_term, then=settings.stop_kill)
             cancelled = cancelled or again
         if not gone:
             forced.append("KILL")
             child.kill()
-            gone, again = await self._gone_by(
-                child, exited, loop.time() + max(settings.stop_kill * share, 0.1), again=child.kill
+            gone, again = await self._gone_within(
+                child, exited, settings.stop_kill, then=0.0, at_least=0.1, again=child.kill
             )
             cancelled = cancelled or again
         survivors = [] if gone else child.others()
-        if not exited.done():
-            survivors.append(child.pid)
         code = child.reap()
-        for end in (self._stdout, self._stderr):
-            if end is not None:
-                if not end.closed:
-                    end.drain()
-                end.close()
+        if code is None:
+            survivors.append(child.pid)
+        for reader in (self._stdout, self._stderr):
+            if reader is not None and not reader.closed:
+                reader.drain()
+        again = await self._end_threads()
+        cancelled = cancelled or again
+        for reader in (self._stdout, self._stderr):
+            if reader is not None:
+                reader.close()
         child.close()
         self._log.close()
         record = StopRecord(
@@ -230,35 +284,80 @@ class StdioTransport:
             put_back_cancellation()
         return record
 
-    async def _gone_by(
+    async def _end_threads(self) -> bool:
+        """See the threads of the pipes end, which they do with the processes; True if cancelled meanwhile.
+
+        One that cannot end, since a stranger holds the other end of its pipe, is left to end with that.
+        """
+        when = asyncio.get_running_loop().time() + THREAD_GRACE
+        cancelled = False
+        for end in (self._stdin, self._stdout, self._stderr):
+            if isinstance(end, ThreadReader | ThreadWriter):
+                over, was = await outlast(end.ended, when)
+                cancelled = cancelled or was
+                if over:
+                    end.join()
+        return cancelled
+
+    def hasten(self, deadline: float) -> None:
+        if deadline < self._stop_by:
+            self._stop_by = deadline
+            if self._turn is not None and not self._turn.done():
+                self._turn.set_result(True)
+
+    async def _gone_within(
         self,
         child: ChildProcess,
         exited: asyncio.Future[int],
-        when: float,
+        seconds: float,
         *,
+        then: float,
+        at_least: float = 0.0,
         again: Callable[[], None] | None = None,
     ) -> tuple[bool, bool]:
-        """Wait until the process and its whole group are gone, or until ``when``.
+        """Wait until the process and its whole group are gone, for at most ``seconds``.
 
-        The exit of the leader is an event. Its group has none, so while others live on it is looked at again in
-        growing steps; ``again`` is done before each look (KILL, for what was forked meanwhile).
+        A near deadline shortens this wait in proportion to what is planned after it (``then``, in seconds), so that
+        KILL always has its turn; one that comes nearer meanwhile shortens what is left of it. The exit of the leader
+        is an event. Its group has none, so while others live on it is looked at again in growing steps; ``again`` is
+        done before each look (KILL, for what was forked meanwhile).
         """
         loop = asyncio.get_running_loop()
-        _, cancelled = await outlast(exited, when)
+        began = loop.time()
+        cancelled = False
         step = 0.005
-        while exited.done():
-            if not child.others():
+
+        def shortened(left: float, now: float) -> float:
+            planned = left + then
+            share = min(1.0, max(0.0, self._stop_by - now) / planned) if planned > 0 else 1.0
+            return max(now + left * share, began + at_least)
+
+        when = shortened(seconds, began)
+        while True:
+            if exited.done() and not child.others():
                 return True, cancelled
-            if loop.time() >= when:
-                break
-            if again is not None:
-                again()
-            never: asyncio.Future[None] = loop.create_future()
-            _, was = await outlast(never, min(when, loop.time() + step))
-            cancelled = cancelled or was
-            step = min(step * 2, 0.1)
-        return False, cancelled
+            now = loop.time()
+            if now >= when:
+                return False, cancelled
+            look = when
+            if exited.done():
+                if again is not None:
+                    again()
+                look = min(when, now + step)
+                step = min(step * 2, 0.1)
+            turn: asyncio.Future[bool] = loop.create_future()
+            self._turn = turn
 
+            def release(_: object, turn: asyncio.Future[bool] = turn) -> None:
+                if not turn.done():
+                    turn.set_result(False)
 
-def _nothing() -> None:
-    """The end of stderr means nothing by itself: servers may close it."""
+            if not exited.done():
+                exited.add_done_callback(release)
+            _, was_cancelled = await outlast(turn, look)
+            exited.remove_done_callback(release)
+            self._turn = None
+            cancelled = cancelled or was_cancelled
+            if turn.done() and turn.result():
+                now = loop.time()
+                when = min(when, shortened(max(when - now, 0.0), now))

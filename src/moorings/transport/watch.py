@@ -118,7 +118,8 @@ class Watch:
             return
         finally:
             os.close(read)
-        os.set_blocking(write, False)
+        if sys.platform != "win32":
+            os.set_blocking(write, False)
         self._pipe = write
         for pid, start in self._groups.items():
             self._write(b"+%d %d\n" % (pid, start))
@@ -128,7 +129,7 @@ class Watch:
         if self._process is None or not hasattr(os, "pidfd_open"):
             return -1
         try:
-            fd = os.pidfd_open(self._process.pid)
+            fd: int = os.pidfd_open(self._process.pid)
         except OSError:
             return -1
         loop.add_reader(fd, self._died, loop, fd)

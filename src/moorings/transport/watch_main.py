@@ -17,6 +17,8 @@ import signal
 import sys
 import time
 
+assert sys.platform != "win32"  # there the Job Object does the same
+
 TERM_WAIT = 2.0
 """Seconds between TERM and KILL."""
 KILL_WAIT = 5.0
@@ -77,11 +79,11 @@ def targets(groups: dict[int, int], mark: bytes) -> dict[int, int]:
 
 def send(pid: int, start: int, number: int) -> None:
     """Signal a process whose number and start time are confirmed while a pidfd holds it."""
-    try:
-        fd = os.pidfd_open(pid)
-    except AttributeError:
+    if not (hasattr(os, "pidfd_open") and hasattr(signal, "pidfd_send_signal")):
         os.kill(pid, number)
         return
+    try:
+        fd = os.pidfd_open(pid)
     except OSError:
         return
     try:

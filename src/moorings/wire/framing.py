@@ -19,7 +19,7 @@ _SCALAR = rb'(?:-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?|"(?:[^"\\]|\\.)*"|true|false|nu
 _HEAD_MEMBER = re.compile(rb'\s*"((?:[^"\\]|\\.)*)"\s*:\s*(' + _SCALAR + rb")\s*,")
 _TAIL_MEMBERS = re.compile(rb'((?:,\s*"(?:[^"\\]|\\.)*"\s*:\s*' + _SCALAR + rb"\s*)+)\}\s*$")
 _TAIL_MEMBER = re.compile(rb',\s*"((?:[^"\\]|\\.)*)"\s*:\s*(' + _SCALAR + rb")")
-_HEAD_NESTED = re.compile(rb'\s*"((?:[^"\\]|\\.)*)"\s*:')
+_HEAD_NESTED = re.compile(rb'\s*"((?:[^"\\]|\\.)*)"\s*:\s*[\[{"]')
 
 
 class Oversize(msgspec.Struct, frozen=True):
@@ -121,14 +121,14 @@ def find_ends(head: bytes, tail: bytes) -> tuple[int | str | None, bool]:
         if found.setdefault(member[1], member[2]) != member[2] and member[1] == b"id":
             return None, False
         position = member.end()
-    if nested := _HEAD_NESTED.match(head, position):
+    if (nested := _HEAD_NESTED.match(head, position)) and nested[1] != b"id":
         found.setdefault(nested[1], b"")
     # The last quote-free brace ends the message; cut to the last comma run so that the search stays short.
     if members := _TAIL_MEMBERS.search(tail):
         for member in _TAIL_MEMBER.finditer(members[1]):
             if found.setdefault(member[1], member[2]) != member[2] and member[1] == b"id":
                 return None, False
-    has_method = b"method" in found
+    has_method = found.get(b"method", b"null") != b"null"
     if not (has_method or b"result" in found or b"error" in found):
         return None, False
     try:

@@ -8,6 +8,7 @@ a batch (2025-03-26), a byte-order mark, invalid UTF-8. Source: JSON-RPC 2.0; MC
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -55,6 +56,14 @@ class RpcError(msgspec.Struct, frozen=True):
     data: Any = None
 
 
+class _LooseEnvelope(msgspec.Struct, gc=False):
+    method: Any = UNSET
+    id: int | str | float | UnsetType | None = UNSET
+    params: Raw | UnsetType = UNSET
+    result: Raw | UnsetType = UNSET
+    error: Raw | UnsetType = UNSET
+
+
 class _LooseError(msgspec.Struct):
     code: Any = None
     message: Any = None
@@ -87,38 +96,63 @@ class _ErrorResponse(msgspec.Struct, gc=False):
 
 
 _envelope = msgspec.json.Decoder(Envelope)
+_loose_envelope = msgspec.json.Decoder(_LooseEnvelope)
 _batch = msgspec.json.Decoder(list[Raw])
 _error = msgspec.json.Decoder(RpcError)
 _loose_error = msgspec.json.Decoder(_LooseError)
 _encoder = msgspec.json.Encoder()
 _BOM = b"\xef\xbb\xbf"
+_ID_DIGITS = 20
+"""More than any id of ours has."""
+_CODE = re.compile(r"-?[0-9]{1,18}")
+_UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+"""What a decoder raises over bytes that are no JSON, no UTF-8, or nested without end."""
 
 
 def parse(line: bytes | bytearray) -> tuple[Sequence[Envelope], bool]:
     """Decode one frame.
 
     Returns the messages in it (none if it is no JSON-RPC: a banner, a log line; more than one for a batch), and
-    whether its text had to be repaired because it was not UTF-8.
+    whether something in it had to be replaced: text that was no Unicode, numbers that JSON does not have.
     """
     try:
         message = _envelope.decode(line)
         return ((message,) if message.is_message else (), False)
     except msgspec.ValidationError:
-        return (_parse_batch(line), False)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        if not line.lstrip().startswith(b"["):
+            return (_parse_loose(line), False)
+        try:
+            return (_parse_batch(line), False)
+        except _UNREADABLE:
+            return _parse_repaired(line)
+    except _UNREADABLE:
         return _parse_repaired(line)
 
 
-def _parse_batch(line: bytes | bytearray) -> Sequence[Envelope]:
+def _parse_loose(line: bytes | bytearray) -> Sequence[Envelope]:
+    """An object whose envelope has a wrong type somewhere. ``"method": null`` is how some write 'no method'."""
     try:
-        items = _batch.decode(line)
-    except (msgspec.DecodeError, RecursionError):
+        loose = _loose_envelope.decode(line)
+    except _UNREADABLE:
         return ()
-    messages = []
-    for item in items:
+    if loose.method is not None:
+        return ()
+    message = Envelope(loose.id, UNSET, loose.params, loose.result, loose.error)
+    return (message,) if message.is_message else ()
+
+
+def _parse_batch(line: bytes | bytearray) -> Sequence[Envelope]:
+    """The messages of a batch; what is none is left out.
+
+    Raises:
+        msgspec.DecodeError, UnicodeDecodeError, RecursionError: the text is not JSON.
+    """
+    messages: list[Envelope] = []
+    for item in _batch.decode(line):
         try:
             message = _envelope.decode(item)
-        except (msgspec.DecodeError, RecursionError):
+        except msgspec.ValidationError:
+            messages.extend(_parse_loose(bytes(item)))
             continue
         if message.is_message:
             messages.append(message)
@@ -141,10 +175,16 @@ def _parse_repaired(line: bytes | bytearray) -> tuple[Sequence[Envelope], bool]:
         # Nothing to mend: it is simply not JSON.
         return ((), False)
     try:
-        message = _envelope.decode(repaired)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        if repaired.lstrip().startswith(b"["):
+            messages = _parse_batch(repaired)
+        else:
+            message = _envelope.decode(repaired)
+            messages = (message,) if message.is_message else ()
+    except msgspec.ValidationError:
+        messages = _parse_loose(repaired)
+    except _UNREADABLE:
         return ((), False)
-    return ((message,) if message.is_message else (), len(text) == len(line))
+    return (messages, bool(messages) and repaired != text)
 
 
 def match_id(value: int | str | float | UnsetType | None) -> int | None:
@@ -153,7 +193,9 @@ def match_id(value: int | str | float | UnsetType | None) -> int | None:
         return value
     if isinstance(value, str):
         # Only what int() and we write alike, so that "07" or "٧" never match.
-        return int(value) if value.isascii() and value.isdigit() and str(int(value)) == value else None
+        if len(value) > _ID_DIGITS or not (value.isascii() and value.isdigit()):
+            return None
+        return int(value) if str(int(value)) == value else None
     if isinstance(value, float) and value.is_integer():
         return int(value)
     return None
@@ -163,14 +205,21 @@ def decode_error(raw: Raw | bytes) -> RpcError:
     """The error object; whatever shape it has, it stays an error with a text."""
     try:
         return _error.decode(raw)
-    except msgspec.DecodeError:
+    except _UNREADABLE:
         pass
+    text = repair_utf8(bytes(raw))
     try:
-        loose = _loose_error.decode(raw)
-    except msgspec.DecodeError:
-        return RpcError(code=0, message=f"unreadable error: {bytes(raw)[:200].decode('utf-8', 'replace')}")
-    code = loose.code if isinstance(loose.code, int) else 0
-    return RpcError(code=code, message="" if loose.message is None else str(loose.message), data=loose.data)
+        loose = _loose_error.decode(text)
+    except _UNREADABLE:
+        return RpcError(code=0, message=f"unreadable error: {text[:200].decode('utf-8', 'replace')}")
+    code = loose.code
+    if (isinstance(code, float) and code.is_integer()) or (isinstance(code, str) and _CODE.fullmatch(code)):
+        code = int(code)
+    return RpcError(
+        code=code if type(code) is int else 0,
+        message="" if loose.message is None else str(loose.message),
+        data=loose.data,
+    )
 
 
 def encode_request(id_: int, method: str, params: Any) -> bytes:
