@@ -751,6 +751,40 @@ def test_a_finaliser_or_signal_handler_strikes_in_the_middle_of_a_hand_over(what
     assert len(table) == 0
 
 
+class _LastStep(asyncio.SelectorEventLoop):
+    """A loop that has ended, and is halted before it is closed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.arrived, self.go = threading.Event(), threading.Event()
+
+    def close(self) -> None:
+        if not self.arrived.is_set():
+            self.arrived.set()
+            assert self.go.wait(10)
+        super().close()
+
+
+def test_a_hand_over_between_the_last_turn_of_the_loop_and_its_close() -> None:
+    """By hand: the loop still takes callbacks and never runs them; the end has looked at the table already."""
+    host = Host({}, state_dir=False)
+    made = with_factories(host, {"make_loop": _LastStep})
+    host.start()
+    (thread,) = made
+    loop = thread._loop
+    assert isinstance(loop, _LastStep)
+
+    def end() -> None:
+        thread.begin_stop()
+        assert loop.arrived.wait(10)
+
+    thread._open = _Meddling(end, None)
+    outcome = in_thread(lambda: host.submit("a__echo").result(5)).outcome()
+    assert isinstance(outcome, HostClosedError), outcome
+    loop.go.set()
+    host.close()
+
+
 def test_a_signal_handler_closes_the_host_in_the_middle_of_start() -> None:
     """By hand: it holds the gate of the host itself at that moment."""
     host = Host({}, state_dir=False)

@@ -27,6 +27,7 @@ from moorings import (
     State,
     StdioServer,
 )
+from tests.clock import advance, on_movable_clock, turns
 from tests.faults.procs import alive
 from tests.faults.script import FaultLog, fault_argv, fault_server
 from tests.host.kit import Events, child_environment, took
@@ -137,34 +138,34 @@ async def test_f7_4_ten_runs_against_one_dead_server_share_one_cooldown(tmp_path
         assert 10.0 < wait <= 30.0
 
 
+@on_movable_clock
 async def test_f7_4_the_cooldown_grows_and_a_person_can_cut_it_short(tmp_path: Path) -> None:
-    """F7.4: each failed start doubles it, up to its limit; ``restart`` tries at once."""
+    """F7.4: each failed start doubles it, up to its limit; ``restart`` tries at once; what works ends it."""
     log = FaultLog(tmp_path / "journal")
     spec = fault_server(
         journal=log.path,
         lazy=True,
         protocol="handshake",
-        bounds=Bounds(cooldown=10.0, cooldown_max=25.0),
-        by_start=[{"on_initialize": "exit:1"}, {"on_initialize": "exit:1"}, {"on_initialize": "exit:1"}, {}],
+        bounds=Bounds(cooldown=10.0, cooldown_max=30.0),
+        by_start=[*({"on_initialize": "exit:1"} for _ in range(5)), {}],
     )
     async with AsyncHost({"a": spec}, state_dir=False) as host:
+        for starts, (least, most) in enumerate([(5, 10), (10, 20), (15, 30), (15, 30)], 1):
+            with pytest.raises(NotSent):
+                await host.call("a__echo")
+            assert len(log.starts()) == starts
+            with pytest.raises(NotSent, match="not started again for"):
+                await host.call("a__echo")
+            assert len(log.starts()) == starts
+            wait = host.status()["a"].next_attempt
+            assert wait is not None
+            assert least - 0.5 <= wait <= most
+            advance(wait)
+        with pytest.raises(StartError):
+            await host.restart("a")
         with pytest.raises(NotSent):
             await host.call("a__echo")
-        first = host.status()["a"].next_attempt
-        assert first is not None
-        assert 4.5 <= first <= 10.0
-        with pytest.raises(NotSent, match="not started again for"):
-            await host.call("a__echo")
-        assert len(log.starts()) == 1
-        with pytest.raises(StartError):
-            await host.restart("a")
-        with pytest.raises(StartError):
-            await host.restart("a")
-        assert len(log.starts()) == 3
-        await asyncio.sleep(0)
-        again = host.status()["a"].next_attempt
-        assert again is not None
-        assert 4.5 <= again <= 10.0
+        assert len(log.starts()) == 5
         await host.restart("a")
         assert (await host.call("a__echo", {"text": "up"})).text == "up"
         assert host.status()["a"].last_error is None
@@ -255,7 +256,9 @@ async def test_f7_6_five_first_calls_to_a_lazy_server(tmp_path: Path) -> None:
         assert len(log.starts()) == 1
 
 
-async def test_f7_6_the_known_tools_of_a_server_that_is_down_are_listed_without_a_start(tmp_path: Path) -> None:
+async def test_f7_6_the_known_tools_of_a_server_that_is_down_are_listed_without_a_start(
+    tmp_path: Path,
+) -> None:
     """F7.6: listing what was listed before starts nothing; nor does asking for the state."""
     log = FaultLog(tmp_path / "journal")
     events = Events()
@@ -409,18 +412,25 @@ def test_f7_rule_a_server_added_later_starves_no_thread(tmp_path: Path) -> None:
         assert set(readiness.failed) == {"bad", "missing"}
 
 
+@on_movable_clock
 async def test_a_start_slot_is_lent_and_not_kept(tmp_path: Path) -> None:
     """Two slots, two servers that never answer: the third still starts, once the slots were held for their time."""
     events = Events()
+    log = FaultLog(tmp_path / "journal")
+    good = FaultLog(tmp_path / "good")
     specs = {
-        "deaf1": fault_server(on_initialize="silent"),
-        "deaf2": fault_server(on_initialize="silent"),
-        "good": fault_server(),
+        "deaf1": fault_server(journal=log.path, protocol="handshake", on_initialize="silent"),
+        "deaf2": fault_server(journal=log.path, protocol="handshake", on_initialize="silent"),
+        "good": fault_server(journal=good.path),
     }
-    async with AsyncHost(specs, state_dir=False, max_starting=2, on_event=events) as host:
-        with took(4.0, 7.0):
-            await events.seen("good", "ready", timeout=10)
-        assert events.states("deaf1") == ["connecting"]
+    async with AsyncHost(specs, state_dir=False, max_starting=2, on_event=events):
+        await log.seen("received", 2, method="initialize")
+        advance(4.0)
+        await turns(20)
+        assert good.starts() == []
+        advance(1.1)
+        await events.seen("good", "ready", timeout=30)
+        assert events.states("deaf1") == events.states("deaf2") == ["connecting"]
 
 
 @pytest.mark.parametrize("how", ["disable", "remove", "close"])
@@ -461,5 +471,3 @@ def test_each_server_has_its_own_process_group(tmp_path: Path) -> None:
             host.call("s0__die", {"code": -9})
         assert host.call("s1__echo", {"text": "x"}).text == "x"
     assert not any(alive(pid) for pid in log.pids())
-
-

@@ -191,7 +191,7 @@ async def test_a_method_that_is_not_answered_ends_by_its_limit(tmp_path: Path, e
             await ask(host.server("s"), 0.15)
         error = caught.value
         assert (error.server, error.tool, error.sent, error.allowed) == ("s", label, True, 0.15)
-        assert 0.15 <= error.elapsed < 1.15
+        assert 0.149 <= error.elapsed < 1.15  # loops may count in whole milliseconds
         asked = log.entries("received", method=method)[-1]["id"]
         await log.seen("cancelled", request_id=asked)
     assert log.violations() == []

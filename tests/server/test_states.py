@@ -82,7 +82,9 @@ def test_the_diagram_shows_every_way_once() -> None:
         state, target = ways.split(" --> ")
         drawn |= {(state, event, target) for event in events.split(", ")}
     assert drawn == {
-        (state.value, event.value, target.value) for state, ways in TABLE.items() for event, target in ways.items()
+        (state.value, event.value, target.value)
+        for state, ways in TABLE.items()
+        for event, target in ways.items()
     }
 
 

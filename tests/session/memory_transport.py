@@ -86,9 +86,7 @@ class MemoryTransport:
 
     def cancels(self) -> list[Any]:
         """The ids that the server was told to forget, in order."""
-        return [
-            m["params"]["requestId"] for m in self.sent if m.get("method") == "notifications/cancelled"
-        ]
+        return [m["params"]["requestId"] for m in self.sent if m.get("method") == "notifications/cancelled"]
 
     def responses(self) -> list[Json]:
         """Answers to questions of the server."""

@@ -44,7 +44,12 @@ def replay(clock: CallClock, *steps: tuple[str, float]) -> CallClock:
     ],
 )
 def test_when_a_call_ends(
-    silence: float, total: float, until: float | None, steps: list[tuple[str, float]], ends: float, allowed: float
+    silence: float,
+    total: float,
+    until: float | None,
+    steps: list[tuple[str, float]],
+    ends: float,
+    allowed: float,
 ) -> None:
     at = None if until is None else START + until
     clock = replay(CallClock(START, silence, total, until=at, why=RUN if until is not None else ""), *steps)
@@ -89,21 +94,6 @@ def test_the_bounds_of_a_server_are_set_once_it_is_known_and_keep_the_deadline_o
     assert (in_run.expires, in_run.hard, in_run.why) == (START + 3, START + 6, "")
 
 
-def test_all_the_questions_of_a_call_together_may_take_so_long_and_no_longer() -> None:
-    clock = CallClock(START, 60, 3600)
-    assert clock.patience(START, 100) == 100
-    clock.pause(START + 10, 100)
-    assert clock.patience(START + 40, 100) == 70
-    clock.resume(START + 80)
-    assert (clock.asked_for, clock.patience(START + 90, 100)) == (70, 30)
-    clock.pause(START + 90, 100)
-    # After 30 s more it runs again, answered or not: of its own 60 s it has used 20.
-    assert clock.next_look() == START + 90 + 30 + 40 and clock.elapsed(START + 500) == 20 + 380
-    assert clock.patience(START + 500, 100) == 0
-    clock.resume(START + 130)
-    assert (clock.asked_for, clock.next_look(), clock.allowed()) == (100, START + 160, 60)
-
-
 @pytest.mark.parametrize(
     ("silence", "total", "until", "paused", "limit"),
     [
@@ -122,7 +112,7 @@ def test_what_ends_a_call_is_called_by_its_name(
     at = None if until is None else START + until
     clock = CallClock(START, silence, total, until=at, why=RUN if until is not None else "")
     if paused:
-        clock.pause(START, 100)
+        clock.pause(START)
     assert clock.limit() == limit
 
 

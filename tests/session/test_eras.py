@@ -39,9 +39,7 @@ class Remembering:
         write_script(self.script_file, journal=self.log.path, **script)
 
     def host(self, bounds: Bounds = PROBE, **script: Any) -> AsyncHost:
-        spec = fault_server(
-            script_file=self.script_file, journal=self.log.path, bounds=bounds, **script
-        )
+        spec = fault_server(script_file=self.script_file, journal=self.log.path, bounds=bounds, **script)
         return host_of(spec, state_dir=self.folder)
 
     async def connect(self, bounds: Bounds = PROBE, **script: Any) -> tuple[list[str], str | None, float]:
@@ -308,7 +306,9 @@ async def test_f9_6_remembered_as_modern_and_now_legacy_only(remembering: Rememb
     """F9.6, the other direction: whatever the old server makes of the probe."""
     _, era, _ = await remembering.connect(era="modern")
     assert era == "modern"
-    heard, era, _ = await remembering.connect(era="handshake", on_probe=now, bounds=Bounds(probe=0.3, connect=2))
+    heard, era, _ = await remembering.connect(
+        era="handshake", on_probe=now, bounds=Bounds(probe=0.3, connect=2)
+    )
     assert (heard, era) == (PROBED, "handshake")
     heard, era, _ = await remembering.connect(era="handshake", on_probe=now)
     assert (heard, era) == (SHAKEN, "handshake")
@@ -504,11 +504,15 @@ async def test_f9_8_a_stream_that_ends_every_minute_is_reopened_each_time(tmp_pa
 def acknowledged(host: AsyncHost) -> bool:
     life = host._servers["s"]._life
     assert life is not None
-    return all(listener._acknowledged and listener._acknowledged.done() for listener, _ in life._listeners.values())
+    return all(
+        listener._acknowledged and listener._acknowledged.done() for listener, _ in life._listeners.values()
+    )
 
 
 @on_movable_clock
-async def test_f9_8_a_stream_that_the_server_cancels_is_reopened_and_the_gap_is_closed(tmp_path: Path) -> None:
+async def test_f9_8_a_stream_that_the_server_cancels_is_reopened_and_the_gap_is_closed(
+    tmp_path: Path,
+) -> None:
     """F9.8: it may end by a cancel as well as by an answer; a change told in between must not be lost."""
     host, log = scripted(tmp_path, era="modern", control=True)
     async with host:

@@ -92,9 +92,7 @@ async def test_a_slow_callback_delays_its_own_call_and_nobody_elses() -> None:
         await release.wait()
         told.append(progress)
 
-    slowly = asyncio.ensure_future(
-        wired.session.request("tools/call", {}, wired.clock(), on_progress=slow)
-    )
+    slowly = asyncio.ensure_future(wired.session.request("tools/call", {}, wired.clock(), on_progress=slow))
     other = asyncio.ensure_future(wired.session.request("tools/call", {}, wired.clock()))
     await turns()
     for n in range(1, 4):
@@ -204,7 +202,9 @@ async def test_f8_8_the_same_from_a_real_server(tmp_path: Path) -> None:
 
 
 @ERAS
-async def test_every_tool_call_offers_a_token_so_that_progress_can_extend_it(tmp_path: Path, era: str) -> None:
+async def test_every_tool_call_offers_a_token_so_that_progress_can_extend_it(
+    tmp_path: Path, era: str
+) -> None:
     """A caller without a callback profits from progress too."""
     host, log = scripted(tmp_path, era=era, journal_raw=True)
     async with host:

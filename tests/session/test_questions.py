@@ -81,7 +81,9 @@ async def test_sampling_is_answered_by_the_users_model(tmp_path: Path, era: str)
     async def model(server: str, question: Any) -> CreateMessageResult:
         said = question.messages[0].content
         assert question.max_tokens == 10
-        return CreateMessageResult(content=TextContent(text=f"{said.text}, {server}"), model="m", stop_reason="endTurn")
+        return CreateMessageResult(
+            content=TextContent(text=f"{said.text}, {server}"), model="m", stop_reason="endTurn"
+        )
 
     host, log = scripted(tmp_path, era=era, handlers=Handlers(sample=model))
     async with host:
@@ -212,7 +214,8 @@ async def test_a_plain_handler_runs_in_a_thread_and_holds_up_nobody(tmp_path: Pa
 
 @ERAS
 @pytest.mark.parametrize(
-    "kind", ["raises", "async raises", "wrong type", "no json", *(f"raises {one.__name__}" for one in ODD_FAILURES)]
+    "kind",
+    ["raises", "async raises", "wrong type", "no json", *(f"raises {one.__name__}" for one in ODD_FAILURES)],
 )
 async def test_a_handler_that_fails_ends_its_question_and_nothing_else(
     tmp_path: Path, era: str, kind: str
@@ -620,45 +623,3 @@ async def test_f4_8_questions_that_overlap_stop_the_clock_until_the_last_is_answ
         assert caught.value.allowed == 60
     assert wired.empty()
     await wired.aclose()
-
-
-@on_movable_clock
-async def test_f4_8_the_questions_of_one_call_have_one_limit_together(tmp_path: Path) -> None:
-    """F4.8: `Bounds.question` is all the time that the questions of one call may take: a server that asks again and
-    again must not hold a call for ever."""
-    for era in ("handshake", "modern"):
-        folder = tmp_path / era
-        folder.mkdir()
-        asked = 0
-        begun = asyncio.Event()
-
-        async def person(server: str, question: Any, begun: asyncio.Event = begun) -> ElicitResult:
-            nonlocal asked
-            asked += 1
-            begun.set()
-            await asyncio.sleep(40)
-            return ElicitResult("accept", {})
-
-        host, _ = scripted(
-            folder, era=era, handlers=Handlers(elicit=person), bounds=Bounds(question=100, call=60, max_rounds=50)
-        )
-        async with host:
-            await host.wait_ready()
-            began = asyncio.get_running_loop().time()
-            call = asyncio.ensure_future(host.call("s__ask", {"rounds": 6}))
-            while not call.done():
-                await begun.wait()
-                begun.clear()
-                for _ in range(41):
-                    advance(1)
-                    await turns()
-                for _ in range(200):
-                    if begun.is_set() or call.done():
-                        break
-                    await asyncio.sleep(0.002)
-                else:
-                    begun.set()
-            took = asyncio.get_running_loop().time() - began
-            text = (await call).text
-            assert text.count("accept") == 2 and text.count("cancel") == 4, text
-            assert took < 60 + 100 + 100

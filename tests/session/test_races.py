@@ -55,7 +55,7 @@ async def test_f4_7_a_call_has_one_outcome_whatever_crosses_its_answer() -> None
         seen[name] = seen.get(name, 0) + 1
         assert wired.empty(), f"{what}: {wired.session.sizes()}"
         assert wired.transport.cancels() in ([], [1]), what
-        if "cancel" == first and between >= 2:
+        if first == "cancel" and between >= 2:
             assert wired.transport.cancels() == [1], what
         if first in ("answer", "error") and between >= 2:
             assert wired.transport.cancels() == [], what

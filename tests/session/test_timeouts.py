@@ -177,7 +177,9 @@ async def test_f4_4_the_same_after_a_death(tmp_path: Path) -> None:
 
 async def test_f4_4_a_host_is_closed_in_the_middle_of_a_start_that_hangs(tmp_path: Path) -> None:
     """F4.4: close right after works, whatever the start waits for."""
-    for step, script in enumerate([{"on_probe": "silent"}, {"on_initialize": "silent"}, {"on_list": "silent"}]):
+    for step, script in enumerate(
+        [{"on_probe": "silent"}, {"on_initialize": "silent"}, {"on_list": "silent"}]
+    ):
         folder = tmp_path / str(step)
         folder.mkdir()
         host, log = scripted(folder, **script)

@@ -196,10 +196,10 @@ class Files:
         ("npx", "/a:/b:/c", None, "/b/npx"),
         ("npx", "/c:/b", None, "/c/npx"),
         ("npx", ":/b:", None, "/b/npx"),
-        ("npx", "rel:/b", "/work", "/work/rel/npx"),
+        ("npx", "rel:/b", "/proj", "/proj/rel/npx"),
         ("/b/npx", "", None, "/b/npx"),
-        ("./npx", "/b", "/work/rel", "/work/rel/./npx"),
-        ("rel/npx", "", "/work", "/work/rel/npx"),
+        ("./npx", "/b", "/proj/rel", "/proj/rel/./npx"),
+        ("rel/npx", "", "/proj", "/proj/rel/npx"),
         ("../b/npx", "", "/x", "/x/../b/npx"),
     ],
 )
@@ -207,7 +207,7 @@ def test_f14_3_a_command_is_found_on_the_path_of_the_child(
     command: str, path: str, cwd: str | None, found: str
 ) -> None:
     """F14.3: in the order of its PATH; a path is taken as it is, from where the child will be."""
-    files = Files(["/b/npx", "/c/npx", "/work/rel/npx", "/work/rel/./npx", "/x/../b/npx"])
+    files = Files(["/b/npx", "/c/npx", "/proj/rel/npx", "/proj/rel/./npx", "/x/../b/npx"])
     assert files.find(command, {"PATH": path}, cwd) == found
 
 
@@ -260,7 +260,7 @@ def test_f14_3_not_found_says_where_it_looked() -> None:
         ("npx", "", "'npx' was not found: the PATH of the server is empty"),
         ("npx", ":", "'npx' was not found: the PATH of the server is empty"),
         ("/b/gone", "/b", "there is no /b/gone"),
-        ("./gone", "/b", "there is no /work/./gone"),
+        ("./gone", "/b", "there is no /proj/./gone"),
         ("plain", "/a:/b", "/b/plain is there but is not a file that may be run"),
         ("/b/plain", "", "/b/plain is there but is not a file that may be run"),
     ],
@@ -268,7 +268,7 @@ def test_f14_3_not_found_says_where_it_looked() -> None:
 def test_f14_3_the_text_tells_absent_from_not_runnable(command: str, path: str, text: str) -> None:
     """F14.3: what a person must do differs."""
     with pytest.raises(NotFound) as caught:
-        Files([], there=["/b/plain"]).find(command, {"PATH": path}, "/work")
+        Files([], there=["/b/plain"]).find(command, {"PATH": path}, "/proj")
     assert str(caught.value) == caught.value.why == text
     assert caught.value.command == command
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from ..errors import UnknownServer
 from ..server.server import ServerStatus
 from ..session.pending import OnProgress
 from ..wire.types import (
@@ -37,8 +38,11 @@ class BlockingHandle:
         return f"<server {self.name!r}>"
 
     def status(self) -> ServerStatus:
-        """How it stands."""
-        return self._host.status()[self.name]
+        """How it stands. Raises UnknownServer if it was removed."""
+        status = self._host.status()
+        if self.name not in status:
+            raise UnknownServer(f"there is no server {self.name!r}: it was removed")
+        return status[self.name]
 
     @property
     def instructions(self) -> str | None:

@@ -124,9 +124,7 @@ class Life:
         """Streams whose follower is not open yet."""
         self._told_in_time = False
         """True if the server agreed to tell of changes before it answered with its first list."""
-        self.task = owner.start(
-            self._run(), name=f"generation {generation}", context=settings.context.copy()
-        )
+        self.task = owner.start(self._run(), name=f"generation {generation}", context=settings.context.copy())
 
     @property
     def pid(self) -> int | None:

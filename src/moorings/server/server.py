@@ -542,7 +542,11 @@ class Server:
         """Stop it and do not start it again until ``enable``."""
         self._enabled = False
         await self._end_life("the server is being disabled")
-        if self.state in (State.IDLE, State.PARKED, State.FAILED):
+        if self._enabled:
+            # Enabled again meanwhile: the last wish counts.
+            if self._wants and self.state in STARTABLE and not self._closing:
+                self._begin_life()
+        elif self.state in (State.IDLE, State.PARKED, State.FAILED):
             self._fire(Event.DISABLE)
 
     def enable(self) -> None:

@@ -12,7 +12,6 @@ class CallClock:
     """When one call must end. Made at the public door, carried down; shared by all legs of the call."""
 
     __slots__ = (
-        "_patience",
         "_paused_at",
         "asked_for",
         "expires",
@@ -39,8 +38,6 @@ class CallClock:
             self.why = why
         self.expires = min(now + silence, self.hard)
         self._paused_at: float | None = None
-        self._patience = 0.0
-        """Seconds for which the present pause holds; after that the clock runs, whether it is answered or not."""
         self.asked_for = 0.0
         """Seconds that questions took so far."""
 
@@ -58,13 +55,10 @@ class CallClock:
         return self._paused_at is not None
 
     def next_look(self) -> float | None:
-        """When to look at it next; None while it stands still without end."""
-        when = self.expires
-        if self.paused:
-            when += self._patience
-            if self.why:
-                when = min(when, self.hard)
-        return when if when < float("inf") else None
+        """When to look at it next; None while it stands still and nobody else's deadline holds it."""
+        if not self.paused:
+            return self.expires
+        return self.hard if self.why else None
 
     def ran_out(self, now: float) -> bool:
         """True if the call must end now."""
@@ -73,46 +67,35 @@ class CallClock:
 
     def allowed(self) -> float:
         """The limit that ends it next, in seconds since it began (questions not counted)."""
-        when = self.expires
-        if self.paused and self.why and self.hard < self.expires + self._patience:
-            when = self.hard
+        when = self.hard if self.paused and self.why else self.expires
         # Rounded, so that a limit comes out as it was given and not as a difference of large numbers.
         return round(when - self.started - self.asked_for, 6)
 
     def limit(self) -> str:
         """What ends it next, in words."""
-        moved = self._patience if self.paused and self.why else 0.0
-        if self.expires + moved < self.hard:
+        if self.expires < self.hard and not (self.paused and self.why):
             return "its limit"
         return self.why or "its total limit"
 
     def elapsed(self, now: float) -> float:
         """Seconds since it began, questions not counted."""
-        return now - self.started - self.asked_for - self._running(now)
-
-    def patience(self, now: float, limit: float) -> float:
-        """Seconds that are left for questions, of ``limit`` for all that it causes."""
-        return max(0.0, limit - self.asked_for - self._running(now))
-
-    def _running(self, now: float) -> float:
-        """Seconds that the present pause took so far."""
-        return min(now - self._paused_at, self._patience) if self._paused_at is not None else 0.0
+        running = now - self._paused_at if self._paused_at is not None else 0.0
+        return now - self.started - self.asked_for - running
 
     def progress(self, now: float) -> None:
         """A sign of progress: the silence starts anew, the total does not."""
         if not self.paused:
             self.expires = min(now + self.silence, self.hard)
 
-    def pause(self, now: float, limit: float = float("inf")) -> None:
-        """A question begins: the clock stands still, for ``limit`` seconds in all the pauses of this call together."""
+    def pause(self, now: float) -> None:
+        """A question begins. Questions have a limit of their own, so the pause is bounded too."""
         if self._paused_at is None:
-            self._patience = self.patience(now, limit)
             self._paused_at = now
 
     def resume(self, now: float) -> None:
         """The last open question is answered: both limits move by the time it took."""
         if self._paused_at is not None:
-            took = self._running(now)
+            took = now - self._paused_at
             self._paused_at = None
             self.asked_for += took
             self.expires += took

@@ -280,15 +280,14 @@ class Methods:
         session = self._session
         loop = asyncio.get_running_loop()
         responses: dict[str, Raw] = {}
-        clock.pause(loop.time(), session.question_limit)
+        clock.pause(loop.time())
         try:
             for key, request in wanted.input_requests.items():
                 params = None if isinstance(request.params_raw, UnsetType) else request.params_raw
-                left = clock.patience(loop.time(), session.question_limit)
                 try:
                     # The deadline of a run holds while a person is asked, too.
                     async with asyncio.timeout_at(clock.next_look()):
-                        responses[key] = await session.put_question(request.method, params, left)
+                        responses[key] = await session.put_question(request.method, params)
                 except TimeoutError:
                     raise self._timed_out(label, clock) from None
                 except NoHandler:

@@ -108,11 +108,11 @@ class Pending:
         else:
             self.arm(self._loop)
 
-    def question_begins(self, now: float, limit: float) -> None:
-        """The server asks something: the clock stands still, for ``limit`` seconds of all questions together."""
+    def question_begins(self, now: float) -> None:
+        """The server asks something: the clock stands still."""
         self._questions += 1
         if self._questions == 1:
-            self.clock.pause(now, limit)
+            self.clock.pause(now)
             self.disarm()
             self.arm(self._loop)
 

@@ -122,8 +122,7 @@ class Session:
         self._notices = Notices(self._owner, self.counters, limit=notifications)
         self._questions: dict[Any, asyncio.Task[None]] = {}
         self._max_questions = questions
-        self.question_limit = question_limit
-        """Seconds for all the questions that one call causes."""
+        self._question_limit = question_limit
 
     def attach(self, transport: Transport) -> None:
         """Give the session its way out, before anything comes in."""
@@ -530,43 +529,36 @@ class Session:
         # Which call it belongs to is not said here: the clocks of all that are in flight stand still.
         waiting = [p for p in self._pending.values() if p.method != "subscriptions/listen"]
         human = method in ("sampling/createMessage", "elicitation/create")
-        now = self._loop.time()
-        left = max(
-            (p.clock.patience(now, self.question_limit) for p in waiting), default=self.question_limit
-        )
         try:
             if human:
                 for pending in waiting:
-                    pending.question_begins(now, self.question_limit)
-            frame = await self.ask(method, params, id_, left)
+                    pending.question_begins(self._loop.time())
+            frame = await self.ask(method, params, id_)
         finally:
             if human:
                 for pending in waiting:
                     pending.question_ends(self._loop.time())
         self._write(frame)
 
-    async def ask(self, method: str, params: Raw | bytes | None, id_: Any, left: float) -> bytes:
-        """Put a question to its handler for at most ``left`` seconds; returns the frame that answers it."""
+    async def ask(self, method: str, params: Raw | bytes | None, id_: Any) -> bytes:
+        """Put a question to its handler under its own limit; returns the frame that answers it."""
         try:
-            return jsonrpc.encode_response(id_, await self.put_question(method, params, left))
+            return jsonrpc.encode_response(id_, await self.put_question(method, params))
         except NoHandler:
             return jsonrpc.encode_error(id_, METHOD_NOT_FOUND, f"this client does not answer {method}")
         except QuestionUnanswered as error:
             return jsonrpc.encode_error(id_, INTERNAL_ERROR, str(error))
 
-    async def put_question(self, method: str, params: Raw | bytes | None, left: float) -> Raw:
-        """The handler's answer, as bytes. After ``left`` seconds an elicitation counts as cancelled.
+    async def put_question(self, method: str, params: Raw | bytes | None) -> Raw:
+        """The handler's answer, as bytes. When the limit passes, an elicitation counts as cancelled.
 
         Raises:
             NoHandler: nobody answers such questions.
             QuestionUnanswered: the limit passed, or the handler failed.
         """
-        limit = asyncio.timeout(left)
+        limit = asyncio.timeout(self._question_limit)
         try:
             async with limit:
-                # What has no time left is put to nobody.
-                if left <= 0:
-                    await asyncio.sleep(1)
                 return Raw(encode(await self._handlers.answer(self.server, method, params)))
         except NoHandler:
             raise
@@ -581,7 +573,7 @@ class Session:
                 if method == "elicitation/create":
                     return Raw(b'{"action":"cancel"}')
                 raise QuestionUnanswered(
-                    f"{method} was not answered within {self.question_limit:g} s"
+                    f"{method} was not answered within {self._question_limit:g} s"
                 ) from None
             self.counters.handler_errors += 1
             _log.warning("server %s: the handler of %s failed: %r", self.server, method, error)
