@@ -11,10 +11,11 @@ import asyncio
 import contextvars
 import logging
 import threading
+import weakref
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
-__all__ = ["TaskOwner", "outlast", "put_back_cancellation", "run_in_thread"]
+__all__ = ["TaskOwner", "disown_all", "outlast", "put_back_cancellation", "run_in_thread"]
 
 T = TypeVar("T")
 _log = logging.getLogger("moorings")
@@ -26,12 +27,13 @@ class TaskOwner:
     A task that ends by an exception that nobody awaited is logged once, with its name.
     """
 
-    __slots__ = ("_closed", "_tasks", "name")
+    __slots__ = ("__weakref__", "_closed", "_tasks", "name")
 
     def __init__(self, name: str) -> None:
         self.name = name
         self._tasks: set[asyncio.Task[Any]] = set()
         self._closed = False
+        _owners.add(self)
 
     def __len__(self) -> int:
         return len(self._tasks)
@@ -105,12 +107,23 @@ class TaskOwner:
         for task in [task for task in self._tasks if task is not me]:
             await outlast(task, when)
 
-    def disown_after_fork(self) -> None:
-        """In a forked child: the tasks are the parent's; they must not complain here that they never ended."""
+    def disown(self) -> None:
+        """The loop of these tasks runs no more, or is another process's: they must not complain of having no end."""
         for task in self._tasks:
             task._log_destroy_pending = False  # type: ignore[attr-defined]
-        self._tasks.clear()
         self._closed = True
+
+
+_owners: weakref.WeakSet[TaskOwner] = weakref.WeakSet()
+
+
+def disown_all() -> None:
+    """For the two moments in which no loop of this process runs on: a fork's child, and the interpreter's end.
+
+    Nothing is cancelled or swept here; what cannot run any more is only kept from complaining.
+    """
+    for owner in list(_owners):
+        owner.disown()
 
 
 async def outlast(work: asyncio.Future[Any], when: float) -> tuple[bool, bool]:

@@ -77,6 +77,7 @@ async def test_f14_1_a_real_child_has_its_path_its_home_and_its_own() -> None:
     (told,) = await line.heard.until(lambda: line.heard.lines)
     found = json.loads(told)
     found.pop("LC_CTYPE", None)  # Python's own doing in a C locale
+    assert found.pop("MOORINGS_OWNER")  # by which its descendants are found
     assert found == {"PATH": os.defpath, "HOME": "/home/me", "PYTHONUTF8": "1", "A": "ü"}
     await line.stop()
 

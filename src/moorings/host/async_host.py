@@ -8,9 +8,11 @@ within one bound. Calls go through it or through a handle of one server (``handl
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import contextvars
 import difflib
 import os
+import weakref
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from types import TracebackType
@@ -147,6 +149,8 @@ class AsyncHost:
         )
         for name, spec in self._specs.items():
             self._make(name, spec)
+        # A host that nobody holds any more ends its servers, as long as their loop runs; else the exit hook does.
+        weakref.finalize(self, _abandon, loop, self._servers).atexit = False
 
     def _make(self, name: str, spec: StdioServer) -> Server:
         assert self._settings is not None
@@ -665,6 +669,17 @@ class AsyncHost:
     async def _in_run(self, make: Callable[[], Coroutine[Any, Any, T]], label: str) -> T:
         run = self._run()
         return await (make() if run is None else run.own(make, label))
+
+
+def _abandon(loop: asyncio.AbstractEventLoop, servers: dict[str, Server]) -> None:
+    """The host of these servers was collected, in whatever thread that happened."""
+
+    def end() -> None:
+        for server in servers.values():
+            server.abandon()
+
+    with contextlib.suppress(RuntimeError):  # the loop is closed: the exit hook ends what is left
+        loop.call_soon_threadsafe(end)
 
 
 def _running_loop() -> asyncio.AbstractEventLoop | None:

@@ -347,8 +347,6 @@ class LoopThread:
     def disown_after_fork(self) -> None:
         """In a forked child: the thread and all that it owns are the parent's."""
         self._accepting = False
-        if self._owner is not None:
-            self._owner.disown_after_fork()
 
 
 _live: set[LoopThread] = set()

@@ -566,6 +566,12 @@ class Server:
         if self.state is State.DISABLED:
             self._fire(Event.ENABLE)
 
+    def abandon(self) -> None:
+        """Its host is gone without a close: end what runs, and start nothing more."""
+        self._closing = True
+        if self._life is not None:
+            self._life.end("its host was dropped without a close")
+
     async def close(self, deadline: float) -> StopRecord | None:
         """End it for good, by the loop's time ``deadline``. Run by the host's closing task; never cut short.
 

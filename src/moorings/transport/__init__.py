@@ -5,5 +5,6 @@ everything down again within its bounds. What the frames mean is the session's b
 """
 
 from .base import Closed, Outgoing, Receiver, StopRecord, Transport
+from .live import EXIT_STEP
 
-__all__ = ["Closed", "Outgoing", "Receiver", "StopRecord", "Transport"]
+__all__ = ["EXIT_STEP", "Closed", "Outgoing", "Receiver", "StopRecord", "Transport"]

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import itertools
 import os
 import signal
 import subprocess
@@ -19,33 +20,47 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from . import descriptors
+from .identity import MARK, ProcessInfo, Snapshot, owner_mark, read_stat, signal_confirmed, start_time
 
 __all__ = ["PosixChild", "Syscalls", "group_members"]
 
 assert sys.platform != "win32"
 
 
-def group_members(pgid: int, *, proc: str = "/proc") -> list[int] | None:
-    """Living processes of a group, read from /proc; None where there is no /proc to read."""
+_lives = itertools.count(1)
+_shared: dict[asyncio.AbstractEventLoop, Snapshot] = {}
+"""The snapshot of this turn of each loop: many servers that end together are looked at once."""
+
+
+def shared_snapshot() -> Snapshot | None:
+    """The processes as they were at some moment of this turn of the running loop; None without /proc."""
     try:
-        names = os.listdir(proc)
-    except OSError:
+        loop = asyncio.get_running_loop()
+    except RuntimeError:
+        return Snapshot.take()
+    snapshot = _shared.get(loop)
+    if snapshot is None:
+        snapshot = Snapshot.take()
+        if snapshot is not None:
+            _shared[loop] = snapshot
+            loop.call_soon(_shared.pop, loop, None)
+    return snapshot
+
+
+def group_members(pgid: int, *, proc: str | None = None) -> list[int] | None:
+    """Living processes of a group that are in the session its leader made; None where there is no /proc to read."""
+    snapshot = shared_snapshot() if proc is None else Snapshot.take(proc)
+    if snapshot is None:
         return None
-    if "self" not in names:
-        return None
-    found = []
-    for name in names:
-        if not name.isdigit():
-            continue
-        try:
-            with open(f"{proc}/{name}/stat", "rb") as stat:
-                fields = stat.read().rpartition(b")")[2].split()
-        except OSError:
-            continue
-        # After the name: state, ppid, pgrp, ... A zombie is dead already.
-        if int(fields[2]) == pgid and fields[0] not in (b"Z", b"X"):
-            found.append(int(name))
-    return found
+    return [info.pid for info in snapshot.group(pgid) if not info.dead and info.session == pgid]
+
+
+def marked_strays(mark: str, pgid: int) -> list[ProcessInfo]:
+    """Living processes that carry an owner mark and are not in its group."""
+    snapshot = shared_snapshot()
+    if snapshot is None:
+        return []
+    return [info for info in snapshot.marked(mark) if info.pid != pgid and info.group != pgid]
 
 
 class Syscalls:
@@ -57,6 +72,9 @@ class Syscalls:
     waitpid: Callable[[int, int], tuple[int, int]] = staticmethod(os.waitpid)
     getpgrp: Callable[[], int] = staticmethod(os.getpgrp)
     members: Callable[[int], list[int] | None] = staticmethod(group_members)
+    strays: Callable[[str, int], list[ProcessInfo]] = staticmethod(marked_strays)
+    signal_one: Callable[[ProcessInfo, int], bool] = staticmethod(signal_confirmed)
+    start_time: Callable[[int], int | None] = staticmethod(start_time)
     zombies_take_signals: bool = sys.platform.startswith("linux")
     """Whether killpg finds a group of which only a zombie is left; macOS says EPERM."""
 
@@ -78,6 +96,8 @@ class PosixChild:
         calls: type[Syscalls] = Syscalls,
     ) -> None:
         self._calls = calls
+        self.mark = owner_mark(str(next(_lives)))
+        """What its descendants carry in their environment."""
         # Pipes of our own making: if anything fails on the way, each end made so far is closed right here.
         ends: list[int] = []
         try:
@@ -89,7 +109,7 @@ class PosixChild:
                 stdin=stdin_read,
                 stdout=stdout_write,
                 stderr=stderr_write,
-                env=dict(environment),
+                env={**environment, MARK: self.mark},
                 cwd=cwd,
                 start_new_session=True,
             )
@@ -103,16 +123,22 @@ class PosixChild:
         for end in (stdin_read, stdout_write, stderr_write):
             descriptors.close(end)
         self.pid = self._popen.pid
+        self.start = self._calls.start_time(self.pid)
         self.stdin_fd, self.stdout_fd, self.stderr_fd = stdin_write, stdout_read, stderr_read
         self._loop: asyncio.AbstractEventLoop | None = None
         self._on_exit: Callable[[int], None] | None = None
         self._pidfd = -1
         self._thread: threading.Thread | None = None
         self._exit_code: int | None = None
+        self._strays: dict[int, int] = {}
+        """Those that left the group and were signalled: pid and start time."""
         self._reaped = False
         """True once its number may belong to a stranger: nothing is signalled any more."""
         self._taken = False
         """True once somebody else reaped it: its number is ours only while its group has members."""
+
+    _disowned = False
+    """True in a forked child: it is the parent's."""
 
     def watch(self, loop: asyncio.AbstractEventLoop, on_exit: Callable[[int], None]) -> None:
         self._loop, self._on_exit = loop, on_exit
@@ -157,7 +183,18 @@ class PosixChild:
             if self._on_exit is not None:
                 self._on_exit(code)
 
+    def exited(self) -> bool:
+        """Whether it has ended, asked for now: for the end of the interpreter, when no loop runs."""
+        if self._exit_code is None and not self._reaped:
+            self._exit_code = self._peek(os.WNOHANG)
+        return self._exit_code is not None
+
     def _signal(self, number: int) -> None:
+        if self._disowned:
+            return
+        for info in self._calls.strays(self.mark, self.pid):
+            self._strays[info.pid] = info.start
+            self._calls.signal_one(info, number)
         # Once it is reaped the number may be a stranger's; and never our own group (F3.7).
         if self._reaped or self.pid == self._calls.getpgrp():
             return
@@ -165,6 +202,11 @@ class PosixChild:
             return
         with contextlib.suppress(ProcessLookupError, PermissionError):
             self._calls.killpg(self.pid, number)
+
+    def strays(self) -> list[int]:
+        if self._disowned:
+            return []
+        return [info.pid for info in self._calls.strays(self.mark, self.pid)]
 
     def terminate(self) -> None:
         self._signal(signal.SIGTERM)
@@ -214,6 +256,11 @@ class PosixChild:
         with contextlib.suppress(ChildProcessError):
             while self._calls.waitpid(-self.pid, os.WNOHANG)[0]:
                 pass
+        for pid, start in self._strays.items():
+            info = read_stat(pid)
+            if info is not None and info.dead and info.start == start and info.parent == os.getpid():
+                with contextlib.suppress(ChildProcessError):
+                    self._calls.waitpid(pid, os.WNOHANG)
 
     def close(self) -> None:
         if self._pidfd >= 0:
@@ -226,3 +273,12 @@ class PosixChild:
             self._thread.join(timeout=1.0)
             if not self._thread.is_alive():
                 self._thread = None
+
+    def disown_after_fork(self) -> None:
+        """In a forked child: it is the parent's child. Nothing is signalled, reaped or complained of here."""
+        if self._pidfd >= 0:
+            with contextlib.suppress(OSError):
+                os.close(self._pidfd)
+            self._pidfd = -1
+        self._disowned = self._reaped = self._taken = True
+        self._popen.returncode = 0

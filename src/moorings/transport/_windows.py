@@ -222,6 +222,19 @@ class WindowsChild:
         self._calls.release(self._keeper, self._exit_code)
         return self._exit_code
 
+    start: int | None = None
+    """Not needed here: the job names its processes for good, and ends them with the host."""
+
+    def strays(self) -> list[int]:
+        """Nobody leaves a job."""
+        return []
+
+    def exited(self) -> bool:
+        return self._exit_code is not None
+
+    def disown_after_fork(self) -> None:
+        """There is no fork here."""
+
     def close(self) -> None:
         if self._event != -1:
             self._calls.set_event(self._event)

@@ -19,6 +19,8 @@ class ChildProcess(Protocol):
     """One spawned process with the group (or job) that it leads."""
 
     pid: int
+    start: int | None
+    """Its start time, which with the pid names it for good; None where the system does not tell."""
     stdin_fd: int
     stdout_fd: int
     stderr_fd: int
@@ -37,11 +39,20 @@ class ChildProcess(Protocol):
     def others(self) -> list[int]:
         """Living processes of the group besides the one we started."""
 
+    def strays(self) -> list[int]:
+        """Living descendants that left the group, known by the owner mark in their environment."""
+
+    def exited(self) -> bool:
+        """Whether the process has ended, asked for now."""
+
     def reap(self) -> int | None:
         """Let go of the process for good; returns its exit code. Harmless if it still runs, or was reaped."""
 
     def close(self) -> None:
         """Stop watching. Idempotent."""
+
+    def disown_after_fork(self) -> None:
+        """In a forked child: let go of everything without touching the process."""
 
 
 def spawn(argv: Sequence[str], environment: Mapping[str, str], cwd: str | None) -> ChildProcess:

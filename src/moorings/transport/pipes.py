@@ -36,6 +36,9 @@ class PipeReader(Protocol):
     def close(self) -> None:
         """Close it; nothing is delivered after."""
 
+    def disown_after_fork(self) -> None:
+        """In a forked child: it is closed there (``descriptors.py``), without a word to the parent's loop."""
+
 
 class PipeWriter(Protocol):
     """The writing end."""
@@ -54,6 +57,9 @@ class PipeWriter(Protocol):
 
     def close(self) -> None:
         """Close it; what was not written is dropped."""
+
+    def disown_after_fork(self) -> None:
+        """In a forked child: it is closed there (``descriptors.py``), without a word to the parent's loop."""
 
 
 def _unblock(fd: int) -> None:
@@ -112,8 +118,12 @@ class FdReader:
     def close(self) -> None:
         if not self.closed:
             self.closed = True
-            self._loop.remove_reader(self._fd)
+            if not self._loop.is_closed():
+                self._loop.remove_reader(self._fd)
             descriptors.close(self._fd)
+
+    def disown_after_fork(self) -> None:
+        self.closed = True
 
 
 class FdWriter:
@@ -209,10 +219,14 @@ class FdWriter:
     def close(self) -> None:
         if not self.closed:
             self.closed = True
-            self._unwatch()
+            if not self._loop.is_closed():
+                self._unwatch()
             descriptors.close(self._fd)
             self._queue.clear()
             self._waiting = 0
+
+    def disown_after_fork(self) -> None:
+        self.closed = True
 
 
 class ThreadReader:
@@ -286,6 +300,9 @@ class ThreadReader:
         if not self.closed:
             self.closed = True
             self._room.release()
+
+    def disown_after_fork(self) -> None:
+        self.closed = True
 
 
 class ThreadWriter:
@@ -388,6 +405,9 @@ class ThreadWriter:
         with self._changed:
             self.closed = True
             self._changed.notify()
+
+    def disown_after_fork(self) -> None:
+        self.closed = True
 
 
 def _say_ended(loop: asyncio.AbstractEventLoop, ended: asyncio.Future[None]) -> None:

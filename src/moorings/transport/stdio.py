@@ -13,6 +13,7 @@ import errno
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from .._tasks import outlast, put_back_cancellation
 from ..wire.framing import LineFramer, Oversize
@@ -21,6 +22,7 @@ from .base import Closed, Outgoing, Receiver, StopRecord
 from .child import ChildProcess, spawn
 from .pipes import FdReader, FdWriter, PipeReader, PipeWriter, ThreadReader, ThreadWriter
 from .serverlog import ServerLog
+from .watch import Lease, Watch, watch
 
 __all__ = ["StdioSettings", "StdioTransport"]
 
@@ -61,11 +63,13 @@ class StdioTransport:
         *,
         spawn: Callable[[Sequence[str], Mapping[str, str], str | None], ChildProcess] = spawn,
         threads: bool = sys.platform == "win32",
+        guard: Watch | None = None if sys.platform == "win32" else watch,
     ) -> None:
         self._settings = settings
         self._receiver = receiver
         self._spawn = spawn
         self._threads = threads
+        self._guard = guard
         self._framer = LineFramer(settings.max_message)
         self._log = ServerLog(settings.log_path, tail=settings.stderr_tail, max_file=settings.log_file)
         self._child: ChildProcess | None = None
@@ -76,10 +80,15 @@ class StdioTransport:
         self._closing: asyncio.TimerHandle | None = None
         self._wrapper_gone = False
         self._over = False
+        self._lease: Lease | None = None
+        self._loop = asyncio.get_running_loop()
         self._stop_by = float("inf")
         """The loop's time by which a stop has to be over, whatever the bounds say."""
         self._turn: asyncio.Future[bool] | None = None
         """What a stop waits for at this moment; done with True when it has to hurry."""
+
+    live: ClassVar[set[StdioTransport]] = set()
+    """Those that were started and not stopped, in this process (see ``live.py``)."""
 
     @property
     def pid(self) -> int | None:
@@ -96,10 +105,15 @@ class StdioTransport:
         Raises:
             OSError: the system would not start it.
         """
-        loop = asyncio.get_running_loop()
+        loop = self._loop
         settings = self._settings
+        # Before the spawn: from its first moment the process is one that the watch would end.
+        self._lease = self._guard.lease() if self._guard is not None else None
+        StdioTransport.live.add(self)
         child = self._spawn(settings.argv, settings.environment, settings.cwd)
         self._child = child
+        if self._lease is not None:
+            self._lease.tell(child.pid, child.start)
         self._exited = loop.create_future()
         try:
             child.watch(loop, self._on_exit)
@@ -241,6 +255,7 @@ class StdioTransport:
         child, exited = self._child, self._exited
         if child is None or exited is None:
             self._log.close()
+            await self._let_go()
             return StopRecord(elapsed=0.0)
         settings = self._settings
         self.hasten(deadline)
@@ -263,7 +278,7 @@ class StdioTransport:
                 child, exited, settings.stop_kill, then=0.0, at_least=0.1, again=child.kill
             )
             cancelled = cancelled or again
-        survivors = [] if gone else child.others()
+        survivors = [] if gone else [*child.others(), *child.strays()]
         code = child.reap()
         if code is None:
             survivors.append(child.pid)
@@ -277,12 +292,67 @@ class StdioTransport:
                 reader.close()
         child.close()
         self._log.close()
+        await self._let_go()
         record = StopRecord(
             elapsed=loop.time() - began, exit_code=code, forced=tuple(forced), survivors=tuple(survivors)
         )
         if cancelled:
             put_back_cancellation()
         return record
+
+    async def _let_go(self) -> None:
+        """Nothing is left to guard."""
+        StdioTransport.live.discard(self)
+        lease, self._lease = self._lease, None
+        if lease is not None:
+            await lease.release()
+
+    # When no loop runs any more (``live.py``)
+
+    @property
+    def loop_runs(self) -> bool:
+        """Whether its owner can still act."""
+        return self._loop.is_running()
+
+    def abandon(self) -> None:
+        """Close every pipe: the first step of the ladder."""
+        self._over = True
+        for end in (self._stdin, self._stdout, self._stderr):
+            if end is not None:
+                end.close()
+        self._log.close()
+
+    def terminate(self) -> None:
+        """The second step."""
+        if self._child is not None:
+            self._child.terminate()
+
+    def kill(self) -> None:
+        """The third step."""
+        if self._child is not None:
+            self._child.kill()
+
+    def gone(self) -> bool:
+        """Whether the process and all of its group are gone; then it is reaped and closed."""
+        child = self._child
+        if child is None:
+            return True
+        if not child.exited() or child.others() or child.strays():
+            return False
+        child.reap()
+        child.close()
+        StdioTransport.live.discard(self)
+        return True
+
+    def disown_after_fork(self) -> None:
+        """In a forked child: close our copies of its descriptors; nothing of the parent's is touched."""
+        self._over = True
+        for end in (self._stdin, self._stdout, self._stderr):
+            if end is not None:
+                end.disown_after_fork()
+        self._log.close()
+        if self._child is not None:
+            self._child.disown_after_fork()
 
     async def _end_threads(self) -> bool:
         """See the threads of the pipes end, which they do with the processes; True if cancelled meanwhile.
@@ -334,7 +404,7 @@ class StdioTransport:
 
         when = shortened(seconds, began)
         while True:
-            if exited.done() and not child.others():
+            if exited.done() and not child.others() and not child.strays():
                 return True, cancelled
             now = loop.time()
             if now >= when:

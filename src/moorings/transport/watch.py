@@ -17,7 +17,7 @@ import sys
 import threading
 from collections.abc import Callable
 
-from .._tasks import outlast
+from .._tasks import outlast, put_back_cancellation
 from .identity import owner_mark
 
 __all__ = ["Lease", "Watch", "watch"]
@@ -240,6 +240,7 @@ async def _ended(process: subprocess.Popen[bytes]) -> None:
     """Await the end of the watch that was told to go."""
     loop = asyncio.get_running_loop()
     gone = loop.create_future()
+    cancelled = False
 
     def settle() -> None:
         if not gone.done():
@@ -252,21 +253,21 @@ async def _ended(process: subprocess.Popen[bytes]) -> None:
     if fd >= 0:
         loop.add_reader(fd, settle)
         try:
-            await outlast(gone, loop.time() + END_WAIT)
+            _, cancelled = await outlast(gone, loop.time() + END_WAIT)
         finally:
             loop.remove_reader(fd)
             os.close(fd)
     else:
         until = loop.time() + END_WAIT
         while process.poll() is None and loop.time() < until:
-            await outlast(gone, loop.time() + 0.01)
+            _, was = await outlast(gone, loop.time() + 0.01)
+            cancelled = cancelled or was
     if process.poll() is None:
         process.kill()
         process.wait()
+    if cancelled:
+        put_back_cancellation()
 
 
 watch = Watch()
 """The watch of this process."""
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=watch.forget_after_fork)
