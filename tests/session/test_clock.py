@@ -32,7 +32,11 @@ def replay(clock: CallClock, *steps: tuple[str, float]) -> CallClock:
         (60, 3600, 70, [("progress", 30)], 70, 70),
         # A question stops both; they go on where they were.
         (60, 3600, None, [("pause", 10), ("resume", 100)], 150, 60),
-        (60, 60, None, [("pause", 10), ("resume", 100)], 150, 60),
+        (60, 90, None, [("pause", 10), ("resume", 100)], 150, 60),
+        # In all it stands still for as long as its total again, and no longer.
+        (60, 60, None, [("pause", 10), ("resume", 100)], 120, 60),
+        (60, 60, None, [("pause", 10)], 120, 60),
+        (60, 100, None, [("pause", 10), ("resume", 70), ("pause", 80), ("resume", 200)], 160, 60),
         (60, 3600, None, [("pause", 10), ("resume", 20), ("pause", 30), ("resume", 50)], 90, 60),
         (60, 3600, None, [("pause", 10), ("pause", 12), ("resume", 20), ("resume", 30)], 70, 60),
         (60, 3600, None, [("resume", 10)], 60, 60),
@@ -58,14 +62,14 @@ def test_when_a_call_ends(
     assert clock.allowed() == allowed
 
 
-def test_while_a_question_is_open_only_the_deadline_of_a_run_ends_the_call() -> None:
+def test_while_a_question_is_open_only_the_deadline_of_a_run_ends_the_call_or_its_credit() -> None:
     free = replay(CallClock(START, 60, 3600), ("pause", 10))
-    assert free.paused and free.next_look() is None and not free.ran_out(START + 1e9)
+    assert free.paused and free.next_look() == START + 60 + 3600 and not free.ran_out(START + 3659)
     bound = replay(CallClock(START, 60, 3600, until=START + 80, why=RUN), ("pause", 10))
     assert bound.next_look() == START + 80 and bound.ran_out(START + 80) and bound.why == RUN
     # A deadline that is later than the call's own total is none of its concern.
     loose = replay(CallClock(START, 60, 100, until=START + 200, why=RUN), ("pause", 10))
-    assert loose.why == "" and loose.next_look() is None
+    assert loose.why == "" and loose.next_look() == START + 160
 
 
 @pytest.mark.parametrize(
@@ -138,7 +142,7 @@ def test_whatever_happens_to_it_a_clock_keeps_its_promises(
         if what == "pause" and paused_at is None:
             paused_at = now
         elif what == "resume" and paused_at is not None:
-            asked += now - paused_at
+            asked += min(now - paused_at, max(0.0, total - asked))
             paused_at = None
         if what != "nothing":
             getattr(clock, what)(now)
@@ -152,6 +156,7 @@ def test_whatever_happens_to_it_a_clock_keeps_its_promises(
             assert clock.next_look() == clock.expires
             assert clock.expires <= now + silence + slack or what in ("nothing", "resume", "pause")
         assert clock.paused == (paused_at is not None)
-        running = now - paused_at if paused_at is not None else 0.0
+        running = min(now - paused_at, max(0.0, total - asked)) if paused_at is not None else 0.0
+        assert asked <= total + slack
         assert clock.elapsed(now) == pytest.approx(now - START - asked - running, abs=slack)
         assert clock.elapsed(now) >= -slack

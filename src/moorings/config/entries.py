@@ -45,7 +45,7 @@ REMOTE_TYPES = frozenset(
 )
 LOCAL_TYPES = frozenset({"stdio", "local"})
 
-_OWN_KEYS = frozenset(StdioServer.__struct_fields__)
+_OWN_KEYS = frozenset(StdioServer.__struct_fields__) - {"unresolved"}
 _KNOWN_KEYS = sorted(_OWN_KEYS | SHORTCUTS.keys() | {"disabled", "type", "url"})
 _PROTOCOLS = get_args(Protocol)
 

@@ -52,6 +52,8 @@ HANDLERS_END = 5.0
 """Seconds in which handlers that were cancelled must end, before they are reported as stuck."""
 ALIVE_PROBE = 3.0
 """Seconds in which a server whose wrapper exited must show that it lives."""
+ALIVE_BUSY = 30.0
+"""The same while a call is in flight, on which a server of one thread may be at work."""
 
 
 class LifeSettings(msgspec.Struct, frozen=True):
@@ -560,10 +562,13 @@ class Life:
             self.parts.start(self._prove_alive(), name="alive after its wrapper left?")
 
     async def _prove_alive(self) -> None:
-        assert self.methods is not None and self._transport is not None
+        """A dead server whose pipes a grandchild holds, and a live one that is busy, look alike from outside: only
+        time tells them apart. With a call in flight it is given more of it."""
+        assert self.methods is not None and self._transport is not None and self.session is not None
+        limit = ALIVE_BUSY if self.session.calls_in_flight() else ALIVE_PROBE
         now = self._loop.time()
         try:
-            await self.methods.ping(CallClock(now, ALIVE_PROBE, ALIVE_PROBE))
+            await self.methods.ping(CallClock(now, limit, limit))
         except CallError:
             self._transport.give_up("exited")
 

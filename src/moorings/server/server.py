@@ -166,7 +166,7 @@ class Server:
             capabilities=settled.capabilities if settled else None,
             instructions=settled.instructions if settled else None,
             last_error=self.last_error,
-            next_attempt=wait if self.state is State.PARKED and wait > 0 else None,
+            next_attempt=wait if self.state in (State.PARKED, State.STOPPING) and wait > 0 else None,
             fix=self.last_error.fix if down and self.last_error is not None else None,
             required=self.spec.required,
             lazy=self.spec.lazy,

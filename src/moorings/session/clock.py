@@ -54,16 +54,21 @@ class CallClock:
         """True while a question of the server is being answered."""
         return self._paused_at is not None
 
-    def next_look(self) -> float | None:
-        """When to look at it next; None while it stands still and nobody else's deadline holds it."""
-        if not self.paused:
+    def next_look(self) -> float:
+        """When to look at it next: where it runs out if nothing happens. It stands still for a bounded time only."""
+        if self._paused_at is None:
             return self.expires
-        return self.hard if self.why else None
+        moved = self.expires + self._credit()
+        return min(moved, self.hard) if self.why else moved
+
+    def _credit(self) -> float:
+        """Seconds for which it may still stand still: in all as long as the total of the call, so that a server that
+        asks for ever does not hold its caller for ever."""
+        return max(0.0, self.total - self.asked_for)
 
     def ran_out(self, now: float) -> bool:
         """True if the call must end now."""
-        when = self.next_look()
-        return when is not None and now >= when
+        return now >= self.next_look()
 
     def allowed(self) -> float:
         """The limit that ends it next, in seconds since it began (questions not counted)."""
@@ -79,7 +84,7 @@ class CallClock:
 
     def elapsed(self, now: float) -> float:
         """Seconds since it began, questions not counted."""
-        running = now - self._paused_at if self._paused_at is not None else 0.0
+        running = min(now - self._paused_at, self._credit()) if self._paused_at is not None else 0.0
         return now - self.started - self.asked_for - running
 
     def progress(self, now: float) -> None:
@@ -93,9 +98,9 @@ class CallClock:
             self._paused_at = now
 
     def resume(self, now: float) -> None:
-        """The last open question is answered: both limits move by the time it took."""
+        """The last open question is answered: both limits move by the time it took, as long as there is credit."""
         if self._paused_at is not None:
-            took = now - self._paused_at
+            took = min(now - self._paused_at, self._credit())
             self._paused_at = None
             self.asked_for += took
             self.expires += took

@@ -132,6 +132,10 @@ class Session:
         """Requests in flight."""
         return len(self._pending)
 
+    def calls_in_flight(self) -> int:
+        """Requests that wait for an answer, streams not counted."""
+        return sum(pending.method != "subscriptions/listen" for pending in self._pending.values())
+
     def in_flight(self, method: str) -> bool:
         """Whether a request of this method waits for its answer."""
         return any(pending.method == method for pending in self._pending.values())
