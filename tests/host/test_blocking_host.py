@@ -248,8 +248,13 @@ def test_cancelled_in_the_turn_in_which_it_began(tmp_path: Path) -> None:
         handle = host.submit("a__echo")
         thread = host._thread
         assert thread is not None
+
         # Between the two, in the same turn: what ``cancel`` does on the loop, after ``begin``.
-        thread.poke(lambda: handle._cancel_now())
+        def cancel() -> None:
+            handle._cancelled = True
+            handle._cancel_now()
+
+        thread.poke(cancel)
         go.set()
         with pytest.raises(CallCancelled) as ended:
             handle.result(10)
@@ -488,6 +493,24 @@ def test_a_handover_that_the_closed_owner_finds_is_refused() -> None:
             handle.result(10)
         thread._owner._closed = False  # type: ignore[union-attr]
     assert made == []
+
+
+def test_a_call_that_the_end_of_its_owner_meets_before_its_first_step(tmp_path: Path) -> None:
+    """By hand: its task was begun, and cancelled by the closing owner in the same turn; nobody cancelled the call."""
+    log = FaultLog(tmp_path / "journal")
+    with Host({"a": fault_server(journal=log.path)}, state_dir=False) as host:
+        host.wait_ready(10)
+        thread = host._thread
+        assert thread is not None
+        owner = thread._owner
+        assert owner is not None
+        go = block_loop(host)
+        handle = host.submit("a__echo")
+        thread.poke(lambda: [task.cancel() for task in owner._tasks] and None)
+        go.set()
+        with pytest.raises(HostClosedError):
+            handle.result(10)
+        assert log.calls("echo") == 0
 
 
 @pytest.mark.parametrize("total", [1000, pytest.param(50_000, marks=pytest.mark.soak)])

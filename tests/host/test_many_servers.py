@@ -304,9 +304,11 @@ async def test_f7_8_a_start_failure_stands_in_the_api(tmp_path: Path) -> None:
         "missing": StdioServer(command="no-such-program-anywhere"),
         "off": fault_server(enabled=False),
     }
-    async with AsyncHost(specs, state_dir=False) as host:
+    events = Events()
+    async with AsyncHost(specs, state_dir=False, on_event=events) as host:
         before = time.time()
         await host.wait_ready(20)
+        await events.seen("dies", "parked")
         status = host.status()
     dies = status["dies"]
     assert dies.state is State.PARKED

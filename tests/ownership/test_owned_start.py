@@ -9,6 +9,7 @@ the same scenario then does leave something behind.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import logging
 import os
@@ -232,7 +233,8 @@ def what_is_wrong_after(taken_out: str, journal: Path) -> list[str]:
     left = json.loads(ended.stdout) if ended.stdout.strip() else []
     wrong += [f"process {pid} is left" for pid in left]
     for pid in left:
-        os.kill(pid, signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError):  # the death watch may have been faster
+            os.kill(pid, signal.SIGKILL)
     assert wait_gone(left, 5)
     wrong += [line for line in ended.stderr.splitlines() if any(each in line for each in COMPLAINTS)]
     if ended.stderr and not wrong:

@@ -275,7 +275,9 @@ def test_members_of_a_group_are_read_from_proc(tmp_path: Path) -> None:
 
     def process(pid: int, name: str, state: str, pgid: int) -> None:
         (tmp_path / str(pid)).mkdir()
-        (tmp_path / str(pid) / "stat").write_text(f"{pid} ({name}) {state} 1 {pgid} {pgid} 0 -1 4194304" + " 0" * 43)
+        (tmp_path / str(pid) / "stat").write_text(
+            f"{pid} ({name}) {state} 1 {pgid} {pgid} 0 -1 4194304" + " 0" * 43
+        )
 
     (tmp_path / "self").mkdir()
     (tmp_path / "meminfo").write_text("")

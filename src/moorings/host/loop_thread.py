@@ -71,17 +71,23 @@ class Handover(Generic[T]):
         if self._cancelled:
             self.settle(None, CallCancelled("cancelled before it began", tool=self._label, sent=False))
             return
-        work = outcome_of(self._make, self._label, "cancelled from another thread")
+        work = outcome_of(self._make, self._label, self._why_cancelled)
         self._task = owner.start(work, name=self._label, context=self._context)
         self._task.add_done_callback(self._ended)
 
     def _ended(self, task: asyncio.Task[T]) -> None:
-        if task.cancelled():
+        if task.cancelled() and not self._cancelled:
+            # Before its first step, by the end of its owner: it is as if it had come after that.
+            self.settle(None, HostClosedError("this host is closed"))
+        elif task.cancelled():
             self.settle(None, CallCancelled("cancelled before it began", tool=self._label, sent=False))
         elif (error := task.exception()) is not None:
             self.settle(None, error)
         else:
             self.settle(task.result(), None)
+
+    def _why_cancelled(self) -> str:
+        return "cancelled from another thread" if self._cancelled else "the host was closed"
 
     def settle(self, result: T | None, error: BaseException | None) -> None:
         """Give it its outcome; the first one counts."""

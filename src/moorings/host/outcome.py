@@ -14,7 +14,7 @@ __all__ = ["outcome_of"]
 T = TypeVar("T")
 
 
-async def outcome_of(make: Callable[[], Coroutine[Any, Any, T]], label: str, reason: str) -> T:
+async def outcome_of(make: Callable[[], Coroutine[Any, Any, T]], label: str, reason: Callable[[], str]) -> T:
     """Make a call and await it; its cancellation comes out as ``CallCancelled``, ``sent`` set as the session saw it.
 
     The call is made here and not by the caller: a task that is cancelled before its first step then leaves no
@@ -25,7 +25,7 @@ async def outcome_of(make: Callable[[], Coroutine[Any, Any, T]], label: str, rea
     except asyncio.CancelledError as cancelled:
         note = cancel_note(cancelled)
         if note is None:
-            raise CallCancelled(reason, tool=label, sent=False) from None
+            raise CallCancelled(reason(), tool=label, sent=False) from None
         raise CallCancelled(
-            reason, server=note.server, tool=note.tool, sent=note.sent, elapsed=note.elapsed
+            reason(), server=note.server, tool=note.tool, sent=note.sent, elapsed=note.elapsed
         ) from None

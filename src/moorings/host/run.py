@@ -171,7 +171,7 @@ class Run:
         if self._over or self._owner is None:
             raise CallCancelled("the run it belongs to is over", tool=label, sent=False)
         in_body = self._body is not None and asyncio.current_task() is self._body
-        task = self._owner.start(outcome_of(make, label, "the run it belongs to ended"), name=label)
+        task = self._owner.start(outcome_of(make, label, lambda: "the run it belongs to ended"), name=label)
         self._body_calls += in_body
         try:
             await asyncio.wait({task})
