@@ -56,6 +56,7 @@ DEFAULT_CLOSE = 10.0
 """Seconds for the whole of a close."""
 DEFAULT_STARTING = 16
 """Servers that start at one time."""
+DEFAULT_BOUNDS = Bounds()
 WAIT_FOREVER = 7 * 24 * 3600.0
 
 
@@ -410,17 +411,36 @@ class AsyncHost:
         """
         self._check()
         clock = self._clock(timeout, total)
+        if (run := self._run()) is None:
+            # The common path is kept short: no task, no closure.
+            return await self._call(name, arguments, clock, timeout, total, on_progress, repeat, meta)
+        return await run.own(
+            lambda: self._call(name, arguments, clock, timeout, total, on_progress, repeat, meta), name
+        )
 
-        async def resolved() -> CallToolResult:
+    async def _call(
+        self,
+        name: str,
+        arguments: Mapping[str, Any] | None,
+        clock: CallClock,
+        timeout: float | None,
+        total: float | None,
+        on_progress: OnProgress | None,
+        repeat: bool,
+        meta: Mapping[str, Any] | None,
+    ) -> CallToolResult:
+        found = self._directory.plain_tool(name)
+        if found is not None:
+            server, tool = found
+        else:
             server, tool, helper = await self._directory.resolve_tool(name, clock)
-            self._fit(clock, server, timeout, total)
             if helper is not None:
+                self._fit(clock, server, timeout, total)
                 return await self._directory.call_helper(server, helper, arguments or {}, clock)
-            return await server.call_tool(
-                tool, arguments, clock, on_progress=on_progress, meta=meta, repeat=repeat
-            )
-
-        return await self._in_run(resolved, name)
+        self._fit(clock, server, timeout, total)
+        return await server.call_tool(
+            tool, arguments, clock, on_progress=on_progress, meta=meta, repeat=repeat
+        )
 
     async def call_raw(
         self,
@@ -644,7 +664,7 @@ class AsyncHost:
 
     def _clock(self, timeout: float | None, total: float | None) -> CallClock:
         """A clock by the defaults; ``_fit`` sets it to the bounds of the server once that is known."""
-        bounds = self._bounds or Bounds()
+        bounds = self._bounds or DEFAULT_BOUNDS
         silence = bounds.call if timeout is None else timeout
         whole = max(bounds.total, silence) if total is None else total
         if silence < 0 or whole < 0:

@@ -128,8 +128,8 @@ class Directory:
 
     # Names
 
-    async def resolve_tool(self, name: str, clock: CallClock) -> tuple[Server, str, HelperKind | None]:
-        """Server, raw name, and what it stands for.
+    def plain_tool(self, name: str) -> tuple[Server, str] | None:
+        """Server and raw name of a plain name; None for one with a hash, which only ``resolve_tool`` can find.
 
         Raises:
             UnknownServer, UnknownTool: the name leads nowhere, or its server's filters hide it.
@@ -148,7 +148,15 @@ class Directory:
                 raise self._unknown(
                     name, [exposed_name(server.name, n) for n in listed.by_name if wanted(server.spec, n)]
                 )
-            return server, plain[1], None
+            return server, plain[1]
+        return None
+
+    async def resolve_tool(self, name: str, clock: CallClock) -> tuple[Server, str, HelperKind | None]:
+        """Server, raw name, and what it stands for, of a name with a hash.
+
+        Raises:
+            UnknownTool: the name leads nowhere, or its server's filters hide it.
+        """
         seen = []
         for tool in await self._candidates(name, clock):
             if tool.name == name:

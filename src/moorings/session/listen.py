@@ -115,7 +115,7 @@ class Listener:
             either: set[asyncio.Future[Any]] = {pending.future, acknowledged}
             await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
             if acknowledged.done():
-                pending.disarm()
+                pending.limited = False
                 self._granted(acknowledged.result())
                 self.abandon()
                 self._on_open(first)

@@ -1,4 +1,4 @@
-"""One request in flight: its future, its timer, its progress. Made and dropped by the session.
+"""One request in flight: its future, its clock, its progress. Made and dropped by the session.
 
 The caller's own task runs the progress callback, with the caller's context variables, in order and before the result:
 a slow callback delays its own call and nobody else's, and the limit of the call holds for it too.
@@ -45,12 +45,12 @@ class Pending:
         "_progress",
         "_questions",
         "_session",
-        "_timer",
         "clock",
         "context",
         "future",
         "id",
         "label",
+        "limited",
         "method",
         "outgoing",
     )
@@ -71,9 +71,10 @@ class Pending:
         self.clock = clock
         self.outgoing: Outgoing | None = None
         self.context: contextvars.Context | None = session.capture_context()
-        self._loop = asyncio.get_running_loop()
+        self.limited = True
+        """False once no clock ends it any more: a stream that was acknowledged."""
+        self._loop = session.loop
         self.future: asyncio.Future[Raw] = self._loop.create_future()
-        self._timer: asyncio.TimerHandle | None = None
         self._on_progress = on_progress
         self._progress: deque[ProgressParams] | None = deque(maxlen=KEPT_PROGRESS) if on_progress else None
         self._news: asyncio.Future[None] | None = None
@@ -84,46 +85,20 @@ class Pending:
         """True once it has an outcome."""
         return self.future.done()
 
-    # The timer
-
-    def arm(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Start the timer."""
-        when = self.clock.next_look()
-        if self._timer is None and when is not None:
-            self._timer = loop.call_at(when, self._tick)
-
-    def disarm(self) -> None:
-        """Stop the timer."""
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-
-    def _tick(self) -> None:
-        self._timer = None
-        if self.future.done():
-            return
-        # Progress only moves the clock: the timer looks when it comes round.
-        if self.clock.ran_out(self._loop.time()):
-            self._session.expire(self)
-        else:
-            self.arm(self._loop)
+    # The clock
 
     def question_begins(self, now: float) -> None:
         """The server asks something: the clock stands still."""
         self._questions += 1
         if self._questions == 1:
             self.clock.pause(now)
-            self.disarm()
-            self.arm(self._loop)
 
     def question_ends(self, now: float) -> None:
         """A question was answered; the clock goes on with the last one."""
         self._questions -= 1
         if self._questions == 0:
             self.clock.resume(now)
-            self.disarm()
-            if not self.future.done():
-                self.arm(self._loop)
+            self._session.look_at(self.clock.next_look())
 
     # The outcome
 

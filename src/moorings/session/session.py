@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import logging
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -112,11 +113,14 @@ class Session:
         """True once a frame found the way out closed: the end is known to come, and its reason is waited for."""
         self.rules_set = False
         """True once the era is settled; until then requests go out as they are."""
-        self._loop = asyncio.get_running_loop()
+        self.loop = asyncio.get_running_loop()
         self._handlers = handlers
         self._hooks = hooks
         self._transport: Transport | None = None
         self._pending: dict[int, Pending] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self._next_look = math.inf
+        """When the clocks are looked at next."""
         self._next_id = 1
         self._owner = TaskOwner(f"session of {server}")
         self._notices = Notices(self._owner, self.counters, limit=notifications)
@@ -179,7 +183,7 @@ class Session:
             raise self._not_sent(label, clock, self._why_closed())
         if self.rules_set and not method_exists(method, self.era):
             raise self._not_sent(label, clock, f"{method} does not exist in revision {self.revision}")
-        if clock.ran_out(now := self._loop.time()):
+        if clock.ran_out(now := self.loop.time()):
             # Its answer may come in the same turn as the timer: what is too late must not run at all.
             raise CallTimeout(
                 f"not sent: {clock.limit()} had passed",
@@ -216,7 +220,7 @@ class Session:
             del self._pending[id_]
             raise MisuseError(f"the params of {label}: {error}", server=self.server) from None
         self.counters.calls += 1
-        pending.arm(self._loop)
+        self.look_at(clock.expires)
         return pending
 
     async def request(
@@ -258,7 +262,7 @@ class Session:
             server=self.server,
             tool=label,
             sent=False,
-            elapsed=clock.elapsed(self._loop.time()),
+            elapsed=clock.elapsed(self.loop.time()),
         )
 
     def _why_closed(self) -> str:
@@ -267,7 +271,6 @@ class Session:
     def give_up(self, pending: Pending, reason: str) -> bool:
         """Forget a request and tell the server. Returns whether any of it had left."""
         self._pending.pop(pending.id, None)
-        pending.disarm()
         outgoing = pending.outgoing
         if outgoing is None:
             return False
@@ -280,13 +283,36 @@ class Session:
             self.notify("notifications/cancelled", {"requestId": pending.id, "reason": reason})
         return True
 
+    def look_at(self, when: float) -> None:
+        """Look at the clocks at the loop's time ``when``, or before: one timer serves all requests in flight."""
+        if when < self._next_look:
+            if self._timer is not None:
+                self._timer.cancel()
+            self._next_look = when
+            self._timer = self.loop.call_at(when, self._look)
+
+    def _look(self) -> None:
+        """End what has run out. Progress and answers only move clocks or take them away, which shows here."""
+        self._timer, self._next_look = None, math.inf
+        now, nearest = self.loop.time(), math.inf
+        for pending in list(self._pending.values()):
+            if not pending.limited:
+                continue
+            when = pending.clock.next_look()
+            if now >= when:
+                self.expire(pending)
+            else:
+                nearest = min(nearest, when)
+        if nearest < math.inf and self.end is None:
+            self.look_at(nearest)
+
     def is_waiting(self, pending: Pending) -> bool:
         """True while a request has no outcome here."""
         return self._pending.get(pending.id) is pending
 
     def expire(self, pending: Pending) -> None:
         """The clock of a request ran out."""
-        now = self._loop.time()
+        now = self.loop.time()
         clock = pending.clock
         allowed = clock.allowed()
         sent = self.give_up(pending, "timed out")
@@ -313,7 +339,7 @@ class Session:
                 server=self.server,
                 tool=pending.label,
                 sent=sent,
-                elapsed=pending.clock.elapsed(self._loop.time()),
+                elapsed=pending.clock.elapsed(self.loop.time()),
             )
         )
 
@@ -349,7 +375,6 @@ class Session:
         if has_method or mine is None or mine not in self._pending:
             return False
         pending = self._pending.pop(mine)
-        pending.disarm()
         head = bytes(line[:200]).decode("utf-8", "replace")
         pending.fail(self.invalid(pending, f"it is no JSON; it begins {head!r}"))
         return True
@@ -369,7 +394,6 @@ class Session:
         pending = self._take(envelope.id)
         if pending is None:
             return
-        pending.disarm()
         if not isinstance(envelope.error, UnsetType) and bytes(envelope.error) != b"null":
             error = jsonrpc.decode_error(envelope.error)
             pending.fail(self.refusal(error, pending))
@@ -386,7 +410,7 @@ class Session:
             data=error.data,
             server=self.server,
             tool=pending.label,
-            elapsed=pending.clock.elapsed(self._loop.time()),
+            elapsed=pending.clock.elapsed(self.loop.time()),
         )
 
     def invalid(self, pending: Pending, why: str) -> AmbiguousDelivery:
@@ -396,7 +420,7 @@ class Session:
             server=self.server,
             tool=pending.label,
             sent=True,
-            elapsed=pending.clock.elapsed(self._loop.time()),
+            elapsed=pending.clock.elapsed(self.loop.time()),
         )
 
     def oversize(self, frame: Oversize) -> None:
@@ -411,7 +435,6 @@ class Session:
             return
         pending = self._take(frame.id)
         if pending is not None:
-            pending.disarm()
             pending.fail(self.invalid(pending, what))
 
     def leader_gone(self, exit_code: int) -> None:
@@ -425,9 +448,11 @@ class Session:
         self.end = how
         why = describe(how)
         waiting, self._pending = list(self._pending.values()), {}
-        now = self._loop.time()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        now = self.loop.time()
         for pending in waiting:
-            pending.disarm()
             sent = pending.outgoing is not None and pending.outgoing.started
             kind: type[CallError] = AmbiguousDelivery if sent else NotSent
             error = kind(
@@ -473,7 +498,7 @@ class Session:
         if pending is None:
             self.counters.stray_progress += 1
             return
-        pending.on_progress_notice(progress, self._loop.time())
+        pending.on_progress_notice(progress, self.loop.time())
 
     def _on_cancelled(self, params: Raw | UnsetType) -> None:
         """The server takes a question back, or ends a listen stream."""
@@ -536,12 +561,12 @@ class Session:
         try:
             if human:
                 for pending in waiting:
-                    pending.question_begins(self._loop.time())
+                    pending.question_begins(self.loop.time())
             frame = await self.ask(method, params, id_)
         finally:
             if human:
                 for pending in waiting:
-                    pending.question_ends(self._loop.time())
+                    pending.question_ends(self.loop.time())
         self._write(frame)
 
     async def ask(self, method: str, params: Raw | bytes | None, id_: Any) -> bytes:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import os
 import sys
 import threading
@@ -21,6 +22,8 @@ from .base import OutboxFull, Outgoing
 
 __all__ = ["FdReader", "FdWriter", "PipeReader", "PipeWriter", "ThreadReader", "ThreadWriter"]
 
+JOINED = 256
+"""Frames that are written at one time at the most."""
 READ_SIZE = 64 * 1024
 """One read: what a pipe holds, and below the size at which malloc turns to mmap."""
 
@@ -44,6 +47,8 @@ class PipeWriter(Protocol):
     """The writing end."""
 
     closed: bool
+    together: bool
+    """True while answers come in bursts: then the frames of one turn of the loop are written together."""
 
     @property
     def waiting(self) -> int:
@@ -129,7 +134,18 @@ class FdReader:
 class FdWriter:
     """A non-blocking descriptor; frames wait in order while the other side does not read."""
 
-    __slots__ = ("_cap", "_fd", "_loop", "_on_broken", "_queue", "_waiting", "_watching", "closed")
+    __slots__ = (
+        "_cap",
+        "_fd",
+        "_flushing",
+        "_loop",
+        "_on_broken",
+        "_queue",
+        "_waiting",
+        "_watching",
+        "closed",
+        "together",
+    )
 
     def __init__(
         self, loop: asyncio.AbstractEventLoop, fd: int, cap: int, on_broken: Callable[[], None]
@@ -141,6 +157,8 @@ class FdWriter:
         self._queue: deque[Outgoing] = deque()
         self._waiting = 0
         self._watching = False
+        self._flushing = False
+        self.together = False
         self.closed = False
         _unblock(fd)
 
@@ -152,46 +170,68 @@ class FdWriter:
         if self.closed:
             raise ConnectionError("its stdin is closed")
         outgoing = Outgoing(frame)
-        if not self._queue:
+        if not self._queue and not self.together:
             if not self._write(outgoing) and self._broken():
                 if outgoing.started:
                     return outgoing
                 raise ConnectionError("its stdin is closed")
             if outgoing.finished:
                 return outgoing
-        elif self._waiting + len(frame) > self._cap:
+        elif self._waiting and self._waiting + len(frame) > self._cap:
             raise OutboxFull(f"{self._waiting} bytes wait to be written to it already")
         self._queue.append(outgoing)
         self._waiting += len(frame) - outgoing.offset
+        if outgoing.started:
+            self._watch()
+        elif not self._watching and not self._flushing:
+            self._flushing = True
+            self._loop.call_soon(self._flush)
+        return outgoing
+
+    def _flush(self) -> None:
+        """Write what this turn has brought, in one piece."""
+        self._flushing = False
+        if not self.closed and not self._watching:
+            self._ready()
+            if self._queue:
+                self._watch()
+
+    def _watch(self) -> None:
         if not self._watching:
             self._watching = True
             self._loop.add_writer(self._fd, self._ready)
-        return outgoing
 
     def _write(self, outgoing: Outgoing) -> bool:
         """Write what the pipe takes; True if the whole frame has left."""
-        frame, offset = outgoing.frame, outgoing.offset
         try:
-            written = os.write(self._fd, memoryview(frame)[offset:] if offset else frame)
+            written = os.write(self._fd, outgoing.frame)
         except (BlockingIOError, InterruptedError):
             return False
         except OSError:
             self._break()
             return False
-        outgoing.offset = offset + written
+        outgoing.offset = written
         return outgoing.finished
 
     def _ready(self) -> None:
         while self._queue:
-            outgoing = self._queue[0]
-            before = outgoing.offset
-            done = self._write(outgoing)
-            if self.closed:
+            frames = list(itertools.islice(self._queue, JOINED))
+            pieces = [memoryview(f.frame)[f.offset :] if f.offset else f.frame for f in frames]
+            try:
+                written = os.writev(self._fd, pieces)
+            except (BlockingIOError, InterruptedError):
                 return
-            self._waiting -= outgoing.offset - before
-            if not done:
+            except OSError:
+                self._break()
                 return
-            self._queue.popleft()
+            self._waiting -= written
+            for outgoing in frames:
+                left = len(outgoing.frame) - outgoing.offset
+                outgoing.offset += min(left, written)
+                written -= min(left, written)
+                if not outgoing.finished:
+                    return
+                self._queue.popleft()
         self._unwatch()
 
     def _unwatch(self) -> None:
@@ -331,6 +371,7 @@ class ThreadWriter:
         self._queue: deque[Outgoing] = deque()
         self._changed = threading.Condition()
         self._waiting = 0
+        self.together = False
         self.closed = False
         self.ended: asyncio.Future[None] = loop.create_future()
         """Done when the thread is over and the pipe closed."""

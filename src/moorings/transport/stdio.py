@@ -167,7 +167,10 @@ class StdioTransport:
     def _on_stdout(self, data: bytes) -> None:
         if self._over:
             return  # read on, so that it is not held up on its way out; but nothing is heard any more
-        for frame in self._framer.feed(data):
+        frames = self._framer.feed(data)
+        if self._stdin is not None:
+            self._stdin.together = len(frames) > 1
+        for frame in frames:
             if isinstance(frame, Oversize):
                 self._receiver.oversize(frame)
             elif frame:
