@@ -5,7 +5,7 @@ DEMO ?= tools/demo.py
 
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all test-newest lint format docs soak bench setup clean check-python
+.PHONY: help demo test test-all test-newest lint format docs soak bench compare setup clean check-python
 
 SETUP = $(PYTHON) tools/setup_env.py
 # The environment of the Python that PYTHON names, for example .env/py311
@@ -71,6 +71,10 @@ soak: check-python ## the tests that run for minutes
 	@$(SETUP) test
 	@$(PYTEST) -m soak --timeout=3600 $(ARGS) || { code=$$?; \
 	  [ $$code -ne 5 ] || echo "make: no test is marked 'soak' yet" >&2; exit $$code; }
+
+compare: check-python ## the same scripted servers under us, the official SDK and FastMCP; ROWS='P5 P9' runs some
+	@$(SETUP) compare
+	@$(VENV)/bin/python compare/run.py $(ROWS)
 
 bench: ## measurements against the official SDK and the bare floor
 	@echo "make: the benchmarks are not part of this checkout yet (they will live in bench/)" >&2; exit 1

@@ -10,6 +10,7 @@ import shlex
 import stat
 import subprocess
 import sys
+import tomllib
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -54,6 +55,16 @@ def test_every_bound_and_state_is_told(maker: ModuleType) -> None:
     bounds, states = maker.bounds(), maker.state_meanings()
     assert all(f"| `{name}` |" in bounds for name in moorings.Bounds.__struct_fields__)
     assert all(f"| `{state.value}` |" in states for state in moorings.State)
+
+
+def test_every_case_of_the_field_has_a_test_or_says_what_it_waits_for(maker: ModuleType) -> None:
+    told = tomllib.loads(maker.CASES.read_text())
+    tests = maker.tests_by_case()
+    assert not [case for case in told["cases"] if case not in tests and case not in told["waits"]]
+    assert set(told["waits"]) <= set(told["cases"])
+    # A number that is no case is a slip of the pen.
+    classes = tuple(f"F{number}." for number in told["classes"])
+    assert not [case for case in tests if case.startswith(classes) and case not in told["cases"]]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=title)

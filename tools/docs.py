@@ -3,29 +3,65 @@
     python tools/docs.py            writes them
     python tools/docs.py --check    only says which are out of date, and ends with 1 if any is
 
-What is made: the diagram of a server's life, the table of bounds, the tree and table of errors, the exit codes of
-`moor`, and the environment that a server gets. A test holds that they are current.
+What is made: the diagram of a server's life, the tables of bounds, the tree and table of errors, the exit codes of
+`moor`, the environment that a server gets, and which test shows which fault of the field. A test holds that they are
+current.
 """
 
 from __future__ import annotations
 
 import ast
+import importlib
 import inspect
 import itertools
 import re
 import sys
+import tomllib
+from collections.abc import Iterable
 from pathlib import Path
 
 from moorings import errors
 from moorings.cli import exit_codes
 from moorings.config import spec
 from moorings.config.bounds import BOUNDS
+from moorings.host import loop_thread
 from moorings.host.async_host import DEFAULT_STARTING, AsyncHost
+from moorings.server import life as life_of_server
 from moorings.server import states
 from moorings.transport import environment
 
+# Not by `from moorings.transport import watch`: names of the package may be objects of the same name.
+adopted, live, stdio, watch, watch_main = (
+    importlib.import_module(f"moorings.transport.{name}")
+    for name in ("adopted", "live", "stdio", "watch", "watch_main")
+)
+
 ROOT = Path(__file__).resolve().parent.parent
 PART = re.compile(r"(<!-- made: ([a-z-]+) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
+
+
+CASES = ROOT / "tests" / "faults" / "cases.toml"
+IN_NAME = re.compile(r"(?<=_)f(\d+)_(\d+)(?=_)")
+IN_TEXT = re.compile(r"\bF\d+\.\d+\b")
+MOST_SHOWN = 4
+"""Tests that are named for one case; of the others the number is told."""
+
+FIXED = (
+    ("EXIT_GRACE", stdio),
+    ("THREAD_GRACE", stdio),
+    ("ALIVE_PROBE", life_of_server),
+    ("ALIVE_BUSY", life_of_server),
+    ("HANDLERS_END", life_of_server),
+    ("JOIN_MARGIN", loop_thread),
+    ("EXIT_STEP", live),
+    ("END_WAIT", watch),
+    ("MOST_RESTARTS", watch),
+    ("TERM_WAIT", watch_main),
+    ("KILL_WAIT", watch_main),
+    ("QUIET", watch_main),
+    ("LOOK", adopted),
+)
+"""Bounds of the life and death of processes that are no settings."""
 
 
 class UnknownPart(Exception):
@@ -46,9 +82,20 @@ def state_meanings() -> str:
 
 def bounds() -> str:
     """Every bound: its name, its default, what it bounds."""
+    return bounds_table(spec.Bounds.__struct_fields__)
+
+
+def life_bounds() -> str:
+    """Those that concern how a server lives and dies, and those of the host."""
+    mine = ("connect", "probe", "stop_eof", "stop_term", "stop_kill", "cooldown", "cooldown_max")
+    return bounds_table(mine) + "".join(host_bounds().splitlines(keepends=True)[2:])
+
+
+def bounds_table(names: Iterable[str]) -> str:
+    """Name, default and sentence of these bounds of a server."""
     said = attribute_docs(spec, "Bounds")
     rows = []
-    for name in spec.Bounds.__struct_fields__:
+    for name in names:
         kind, _ = BOUNDS[name]
         rows.append(f"| `{name}` | {amount(getattr(spec.Bounds(), name), kind)} | {said[name]} |")
     return "\n".join(["| bound | default | what it bounds |", "|---|---|---|", *rows, ""])
@@ -103,11 +150,64 @@ def baseline() -> str:
     return ", ".join(f"`{name}`" for name in sorted(environment.BASELINE)) + "\n"
 
 
+def process_bounds() -> str:
+    """The bounds of what a whole process does: they are constants, named where they hold."""
+    rows = []
+    for name, module in FIXED:
+        said = constant_docs(module)[name]
+        where = module.__name__.removeprefix("moorings.").replace(".", "/")
+        rows.append(f"| `{name}` | {getattr(module, name):g} | {said} | `{where}.py` |")
+    return "\n".join(["| name | value | what it bounds | where |", "|---|---|---|---|", *rows, ""])
+
+
+def faults() -> str:
+    """Case of the field → the tests that name it, and what the rest of it waits for."""
+    told = tomllib.loads(CASES.read_text(encoding="utf-8"))
+    tests = tests_by_case()
+    lines = []
+    for number, title in told["classes"].items():
+        lines += [
+            f"## {number}. {title}",
+            "",
+            "| case | what is met → what must happen | tests |",
+            "|---|---|---|",
+        ]
+        for case, text in told["cases"].items():
+            if not case.startswith(f"F{number}."):
+                continue
+            shown = [f"`{name}` ({file})" for file, name in tests.get(case, [])[:MOST_SHOWN]]
+            if (more := len(tests.get(case, [])) - MOST_SHOWN) > 0:
+                shown.append(f"and {more} more")
+            if case in told["waits"]:
+                shown.append(f"*waits for {told['waits'][case]}*")
+            lines.append(f"| {case} | {text} | {'<br>'.join(shown)} |")
+        lines.append("")
+    return "\n".join(lines)
+
+
+def tests_by_case() -> dict[str, list[tuple[str, str]]]:
+    """Case → (file, test) of each test that names it, in its own name or in its docstring."""
+    found: dict[str, list[tuple[str, str]]] = {}
+    for page in sorted((ROOT / "tests").rglob("test_*.py")):
+        for node in ast.walk(ast.parse(page.read_text(encoding="utf-8"))):
+            if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) or not node.name.startswith(
+                "test_"
+            ):
+                continue
+            named = {f"F{a}.{b}" for a, b in IN_NAME.findall(node.name)}
+            for case in named | set(IN_TEXT.findall(ast.get_docstring(node) or "")):
+                found.setdefault(case, []).append((str(page.relative_to(ROOT / "tests")), node.name))
+    return found
+
+
 PARTS = {
     "life": life,
     "states": state_meanings,
     "bounds": bounds,
     "host-bounds": host_bounds,
+    "life-bounds": life_bounds,
+    "process-bounds": process_bounds,
+    "faults": faults,
     "error-tree": error_tree,
     "error-codes": error_codes,
     "exit-codes": exit_code_table,
@@ -128,6 +228,18 @@ def attribute_docs(module: object, class_name: str) -> dict[str, str]:
             continue
         if isinstance(below.value, ast.Constant) and isinstance(below.value.value, str):
             found[target.id] = inspect.cleandoc(below.value.value).replace("\n", " ").replace("``", "`")
+    return found
+
+
+def constant_docs(module: object) -> dict[str, str]:
+    """Constant of a module → the string that stands under it in the source."""
+    found = {}
+    for statement, below in itertools.pairwise(ast.parse(inspect.getsource(module)).body):  # type: ignore[arg-type]
+        if not (isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Name)):
+            continue
+        if isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant):
+            text = inspect.cleandoc(str(below.value.value)).replace("\n", " ").replace("``", "`")
+            found[statement.targets[0].id] = text
     return found
 
 

@@ -8,8 +8,9 @@ server's command by name.
     python3 tools/setup_env.py demo           the package, and the few servers the demo talks to
     python3 tools/setup_env.py dev            the package with all tools, no servers
     python3 tools/setup_env.py test           the package with all tools, and all servers
+    python3 tools/setup_env.py compare        the package with all tools, and the clients of `make compare`
     python3 tools/setup_env.py pythons        lists the supported Pythons found here, as VERSION=PATH
-    python3 tools/setup_env.py repin NAME...  resolves PyPI servers (or `tools`) anew and writes the pins
+    python3 tools/setup_env.py repin NAME...  resolves PyPI servers (or `tools`, or a client) anew and writes the pins
 """
 
 from __future__ import annotations
@@ -98,6 +99,10 @@ for _version, _old in ERAS.items():
     SERVERS[f"era-{_version}"] = Pypi(f"mcp-{_version}", _requires, ("python", ERA_SERVER))
 
 DEMO = ("everything", "filesystem", "memory", "time", "git")
+
+# The other clients that `make compare` drives: each in an environment `.env/compare-<name>` of its own, pinned by
+# `tools/peers/<name>.txt`.
+PEERS = {"sdk": "mcp==2.3.0", "fastmcp": "fastmcp==4.2.3"}
 
 
 class SetupError(Exception):
@@ -276,6 +281,21 @@ def install_pypi(server: Pypi) -> None:
         )
 
 
+def install_peer(name: str) -> None:
+    pins = TOOLS / "peers" / f"{name}.txt"
+    home = ENV / f"compare-{name}"
+
+    @stamped(f"compare-{name}", pins.read_text(), sys.base_prefix, ready=home / "bin" / "python")
+    def _() -> None:
+        say(f"installing {PEERS[name]} into {home.relative_to(ROOT)}")
+        shutil.rmtree(home, ignore_errors=True)
+        uv("venv", "--python", sys.executable, str(home), what=f"venv for {name}")
+        uv(
+            *("pip", "install", "--python", str(home / "bin" / "python"), "--requirements", str(pins)),
+            what=f"installing {PEERS[name]}",
+        )
+
+
 def install_servers(names: list[str]) -> None:
     wanted = [SERVERS[name] for name in names]
     steps: list[Callable[[], None]] = []
@@ -331,6 +351,9 @@ def repin(name: str) -> None:
         scratch.write_text("hatchling\neditables\n")  # the package build: not named by any group
         target = TOOLS / "constraints.txt"
         argv += [str(ROOT / "pyproject.toml"), "--all-extras", "--group", f"{ROOT / 'pyproject.toml'}:dev"]
+    elif name in PEERS:
+        scratch.write_text(PEERS[name] + "\n")
+        target = TOOLS / "peers" / f"{name}.txt"
     else:
         server = SERVERS[name]
         if not isinstance(server, Pypi):
@@ -386,7 +409,7 @@ def main(argv: list[str]) -> int:
     if command == "pythons":
         print(*(f"{version}={path}" for version, path in pythons().items()), sep="\n")
         return 0
-    if command not in ("demo", "dev", "test", "repin"):
+    if command not in ("demo", "dev", "test", "compare", "repin"):
         print(__doc__, file=sys.stderr)
         return 2
     with one_at_a_time():
@@ -396,7 +419,10 @@ def main(argv: list[str]) -> int:
                 repin(name)
             return 0
         install_package("demo" if command == "demo" else "dev")
-        if command != "dev":
+        if command == "compare":
+            for name in PEERS:
+                install_peer(name)
+        elif command != "dev":
             install_servers(list(DEMO if command == "demo" else SERVERS))
     return 0
 
