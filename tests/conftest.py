@@ -24,3 +24,13 @@ def real_server() -> Callable[..., list[str]]:
         return [*index[name]["command"], *(str(each) for each in append)]
 
     return command
+
+
+# What `make test-newest` runs besides the tests marked `smoke`: the rooms where versions of Python differ.
+SMOKE = ("wire", "session", "server", "ownership", "peers")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if Path(str(item.path)).parent.name in SMOKE and item.get_closest_marker("soak") is None:
+            item.add_marker(pytest.mark.smoke)

@@ -9,6 +9,7 @@
     │   └── HostClosedError            used before start or after close
     ├── StartError                     a server could not be brought up
     │   ├── CommandNotFound            ... its program is not there
+    │   ├── StartTimeout               ... not in time (also a TimeoutError)
     │   └── ServerDied                 ... it exited (also in the middle of a call)
     ├── RequiredServerMissing          ``wait_ready`` or a run wanted it
     ├── UnknownServer, UnknownTool     no such name; also UnknownResource
@@ -44,11 +45,27 @@ __all__ = [
     "RunTimeout",
     "ServerDied",
     "StartError",
+    "StartTimeout",
     "UnknownResource",
     "UnknownServer",
     "UnknownTool",
     "WrongLoopError",
 ]
+
+
+def _sentence(text: str) -> str:
+    text = text.rstrip()
+    return text if text.endswith((".", "!", "?")) else text + "."
+
+
+def _next_step(fix: str | None) -> str:
+    return f" Next step: {_sentence(fix)}" if fix else ""
+
+
+def last_words(output: str, lines: int = 3, size: int = 400) -> str:
+    """The last lines of what a program wrote, in one: for the texts of errors."""
+    kept = [line.strip() for line in output.splitlines() if line.strip()][-lines:]
+    return " | ".join(kept)[-size:]
 
 
 class MooringsError(Exception):
@@ -73,8 +90,7 @@ class MooringsError(Exception):
 
     def __str__(self) -> str:
         where = f"server {self.server!r}: " if self.server else ""
-        next_step = f" Next step: {self.fix}" if self.fix else ""
-        return f"{where}{self.message}{next_step} [{self.code}]"
+        return f"{where}{_sentence(self.message)}{_next_step(self.fix)} [{self.code}]"
 
 
 E = TypeVar("E", bound=MooringsError)
@@ -113,8 +129,7 @@ class ConfigError(MooringsError):
         if self.line is not None:
             place += f":{self.line}"
         parts = [p for p in (place, self.key, self.message) if p]
-        next_step = f" Next step: {self.fix}" if self.fix else ""
-        return f"{': '.join(parts)}{next_step} [{self.code}]"
+        return f"{_sentence(': '.join(parts))}{_next_step(self.fix)} [{self.code}]"
 
 
 class MisuseError(MooringsError):
@@ -162,13 +177,14 @@ class StartError(MooringsError):
         """The last lines of its stderr."""
 
     def __str__(self) -> str:
-        text = super().__str__()
+        where = f"server {self.server!r}: " if self.server else ""
+        took = ""
         if self.elapsed is not None and self.allowed is not None:
-            text += f" (after {self.elapsed:.1f} s of {self.allowed:.1f} s allowed)"
-        if self.stderr_tail:
-            text += "\n  last lines of its stderr:\n" + "\n".join(
-                "    " + line for line in self.stderr_tail.strip().splitlines()[-12:]
-            )
+            took = f" It took {self.elapsed:.1f} s of {self.allowed:.4g} s allowed."
+        text = f"{where}{_sentence(self.message)}{took}{_next_step(self.fix)} [{self.code}]"
+        if self.stderr_tail.strip():
+            lines = self.stderr_tail.strip().splitlines()[-12:]
+            text += "\n  last lines of its stderr:\n" + "\n".join("    " + line for line in lines)
         return text
 
 
@@ -176,6 +192,12 @@ class CommandNotFound(StartError):
     """The program of a server is not there. Nothing is tried again until the configuration changes."""
 
     code = "MOOR_COMMAND_NOT_FOUND"
+
+
+class StartTimeout(StartError, TimeoutError):
+    """A start took longer than was allowed, or than the caller would wait."""
+
+    code = "MOOR_START_TIMEOUT"
 
 
 class ServerDied(StartError):
@@ -219,7 +241,7 @@ class RunTimeout(MooringsError, TimeoutError):
     code = "MOOR_RUN_TIMEOUT"
 
     def __init__(self, message: str, *, elapsed: float, allowed: float) -> None:
-        super().__init__(message)
+        super().__init__(message, fix="give the run more time (timeout=…), or do less in it")
         self.elapsed = elapsed
         self.allowed = allowed
 
@@ -241,10 +263,11 @@ class CallError(MooringsError):
         fix: str | None = None,
     ) -> None:
         super().__init__(message, server=server, fix=fix)
-        self.tool = tool
-        """Raw name of the tool, or the method of another request."""
         self.sent = sent
         """True if any byte of it left: its effect may have happened."""
+        self.fix = fix or self._usual_fix()
+        self.tool = tool
+        """Raw name of the tool, or the method of another request."""
         self.elapsed = elapsed
         """Seconds since the call began."""
         self.allowed = allowed
@@ -254,11 +277,14 @@ class CallError(MooringsError):
         where = f"server {self.server!r}" if self.server else "call"
         if self.tool:
             where += f", {self.tool!r}"
-        took = f" after {self.elapsed:.2f} s"
+        took = f"after {self.elapsed:.2f} s"
         if self.allowed is not None:
             took += f" of {self.allowed:.4g} s allowed"
-        next_step = f" Next step: {self.fix}" if self.fix else ""
-        return f"{where}: {self.message}{took}.{next_step} [{self.code}]"
+        return f"{where}, {took}: {_sentence(self.message)}{_next_step(self.fix)} [{self.code}]"
+
+    def _usual_fix(self) -> str | None:
+        """What to do where nobody said anything better."""
+        return None
 
 
 class Refused(CallError):
@@ -299,11 +325,21 @@ class AmbiguousDelivery(CallError):
 
     code = "MOOR_AMBIGUOUS"
 
+    def _usual_fix(self) -> str:
+        return (
+            "see whether it took effect before it is repeated; repeat=True where a second time does no harm"
+        )
+
 
 class CallTimeout(CallError, TimeoutError):
     """The limit of the call passed; the server was told."""
 
     code = "MOOR_CALL_TIMEOUT"
+
+    def _usual_fix(self) -> str:
+        if self.sent:
+            return "see whether it took effect before it is repeated, or give it more time (timeout=…)"
+        return "repeat it, or give it more time (timeout=…)"
 
 
 class CallCancelled(CallError):

@@ -177,6 +177,7 @@ CODES = {
     "WrongLoopError": 2,
     "HostClosedError": 2,
     "StartError": 3,
+    "StartTimeout": 3,
     "CommandNotFound": 3,
     "ServerDied": 3,
     "RequiredServerMissing": 3,

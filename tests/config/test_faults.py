@@ -252,8 +252,8 @@ def test_one_problem_is_one_line_with_file_line_key_and_next_step() -> None:
     with pytest.raises(ConfigError) as caught:
         parse(in_server("timout = 3"), file="m.toml", environ=HOME)
     assert str(caught.value) == (
-        "m.toml:4: servers.git.timout: unknown key 'timout'; wanted 'timeout' "
-        "Next step: write 'timeout' if that is meant [MOOR_CONFIG]"
+        "m.toml:4: servers.git.timout: unknown key 'timout'; wanted 'timeout'. "
+        "Next step: write 'timeout' if that is meant. [MOOR_CONFIG]"
     )
 
 

@@ -556,11 +556,12 @@ def test_blocking_given_a_call_in_flight_at_the_deadline_the_run_times_out(tmp_p
 
 
 def test_blocking_a_body_that_catches_the_timeout_may_ask_whether_the_run_expired(tmp_path: Path) -> None:
-    """Blocking code cannot be interrupted: it is told by its next call, which is not even sent, or asks."""
+    """Blocking code cannot be interrupted: it is told by its next call, which is not even sent, asks, or hears of it
+    when it leaves, as async code does."""
     log = FaultLog(tmp_path / "s")
     with Host({"s": server(tmp_path)}, state_dir=False) as host:
         host.wait_ready(10)
-        with host.run(timeout=0.2) as run:
+        with pytest.raises(RunTimeout), host.run(timeout=0.2) as run:
             assert not run.expired
             with pytest.raises(CallTimeout):
                 host.call("s__never")
@@ -646,7 +647,7 @@ def test_blocking_lists_and_waits_end_at_the_deadline_too(tmp_path: Path) -> Non
     with Host(servers, state_dir=False) as host:
         host.wait_ready(10, servers=["slow"])
         began = time.monotonic()
-        with host.run(timeout=0.3):
+        with pytest.raises(RunTimeout), host.run(timeout=0.3):
             assert host.prompts() == []
             assert host.wait_ready().pending == ("never",)
         assert time.monotonic() - began < 0.3 + SLACK

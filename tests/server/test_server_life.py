@@ -14,6 +14,7 @@ import pytest
 
 from moorings import (
     AmbiguousDelivery,
+    AsyncHost,
     Bounds,
     CallTimeout,
     NotSent,
@@ -22,6 +23,7 @@ from moorings import (
     StartError,
     State,
     StateChanged,
+    StdioServer,
 )
 from moorings.server import life
 from moorings.transport.watch import watch
@@ -681,3 +683,14 @@ async def test_a_disabled_server_refuses_calls_and_an_enabled_one_serves_them(tm
             await host.call_raw("s", "echo")
         await host.enable("s")
         assert (await host.call_raw("s", "echo", {"text": "x"})).text == "x"
+
+
+@pytest.mark.parametrize("script", ["echo boom >&2; exit 3", "exec <&-; echo boom >&2; sleep 0.1; exit 3"])
+async def test_a_program_that_is_no_server_says_its_code_and_its_last_words(script: str) -> None:
+    """F3.6: the commonest failure of all. It exits before, or while, the first frame is written."""
+    for _ in range(5):
+        async with AsyncHost({"s": StdioServer(command="sh", args=("-c", script))}, state_dir=False) as host:
+            (why,) = (await host.wait_ready(20)).failed.values()
+            assert "exit code 3" in why and "boom" in why
+            with pytest.raises(NotSent, match=r"exit code 3.*boom"):
+                await host.call("s__echo")

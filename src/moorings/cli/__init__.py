@@ -24,6 +24,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
             sys.stdout.write(f"moor {__version__}\n")
             sys.stdout.flush()
             return 0
+        if sorted(words) == ["--json", "--version"]:
+            from moorings import __version__
+
+            sys.stdout.write(f'{{"version": "{__version__}"}}\n')
+            sys.stdout.flush()
+            return 0
         from moorings.cli.app import run
 
         return run(words)

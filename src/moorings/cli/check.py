@@ -17,7 +17,7 @@ from .text import visible, visible_lines
 if TYPE_CHECKING:
     from moorings import Readiness, ServerStatus
 
-__all__ = ["server_document", "verb"]
+__all__ = ["server_document", "unlisted", "verb"]
 
 
 @click.command(
@@ -35,7 +35,7 @@ __all__ = ["server_document", "verb"]
 def verb(options: Options, names: tuple[str, ...], timeout: float | None) -> int:
     """Start each server (or those named) and say whether it is ready, or why not.
 
-    The exit code is 0 only if all of them are ready.
+    The exit code is 0 only if all of them are ready and list their tools.
     """
     config = read_config(options)
     servers = chosen_servers(config, names)
@@ -49,12 +49,14 @@ def verb(options: Options, names: tuple[str, ...], timeout: float | None) -> int
     off = [name for name, server in config.servers.items() if not server.enabled] if not names else []
     if options.output.as_json:
         documents |= {
-            name: {"state": "disabled", "ready": False, "reason": "disabled in the file"} for name in off
+            name: {"state": "disabled", "ready": False, "reason": "disabled in the file", "problem": None}
+            for name in off
         }
         options.output.document({"file": config.file, "all_ready": readiness.all_ready, "servers": documents})
     else:
         _print(options.output, documents, off)
-    return ExitCode.OK if readiness.all_ready else ExitCode.START
+    listed = all(document["problem"] is None for document in documents.values() if document["ready"])
+    return ExitCode.OK if readiness.all_ready and listed else ExitCode.START
 
 
 def server_document(name: str, status: ServerStatus, readiness: Readiness, tools: int) -> dict[str, Any]:
@@ -73,8 +75,15 @@ def server_document(name: str, status: ServerStatus, readiness: Readiness, tools
         "revision": status.revision,
         "server_info": None if info is None else {"name": info.name, "version": info.version},
         "tools": tools if ready else None,
+        "problem": unlisted(status) if ready else None,
         "steps": dict(status.steps),
     }
+
+
+def unlisted(status: ServerStatus) -> str | None:
+    """Why the tools of a server that is up could not be listed; None if they could."""
+    problem = status.lists.get("tools", {}).get("problem")
+    return None if problem is None else f"connected, but its tools could not be listed: {problem}"
 
 
 def _print(output: Output, documents: dict[str, dict[str, Any]], off: list[str]) -> None:
@@ -94,6 +103,8 @@ def _print(output: Output, documents: dict[str, dict[str, Any]], off: list[str])
     rows += [(visible(name), "disabled", "", "", "", "") for name in off]
     print_table(output, ("server", "state", "protocol", "tools", "time", "steps"), rows)
     for name, document in documents.items():
+        if document.get("problem"):
+            output.line(f"\n{visible(name)}: {visible_lines(document['problem'])}")
         if not document["ready"]:
             reason = visible_lines(str(document["reason"])).replace("\n", "\n  ")
             output.line(f"\n{visible(name)}: {reason}")

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from .check import unlisted
 from .exit_codes import ExitCode, exit_code_of, table
 from .hosting import chosen_servers, open_host, read_config, start_bound, to_be_looked_at
 from .options import Options, common_options, take_seconds
@@ -32,7 +33,8 @@ __all__ = ["verb"]
 def verb(options: Options, names: tuple[str, ...], timeout: float | None) -> int:
     """List the tools of each server (or of those named), by the names to call them with.
 
-    Tools of servers that are ready are listed even if others are not; the exit code is 3 then.
+    Tools of servers that are ready are listed even if others are not; the exit code is 3 then,
+    as it is when one that is ready does not list them.
     """
     config = read_config(options)
     servers = chosen_servers(config, names)
@@ -45,6 +47,7 @@ def verb(options: Options, names: tuple[str, ...], timeout: float | None) -> int
         for name in servers
         if name not in readiness.ready
     }
+    unread = {name: why for name in readiness.ready if (why := unlisted(statuses[name])) is not None}
     if options.output.as_json:
         errors: dict[str, dict[str, Any]] = {}
         for name, reason in missing.items():
@@ -52,13 +55,17 @@ def verb(options: Options, names: tuple[str, ...], timeout: float | None) -> int
             errors[name] = {"reason": reason, "error": None}
             if error is not None:
                 errors[name]["error"] = error_document(error, exit_code_of(error))
-        options.output.document({"tools": [_document(tool) for tool in tools], "not_ready": errors})
+        options.output.document(
+            {"tools": [_document(tool) for tool in tools], "not_ready": errors, "not_listed": unread}
+        )
     else:
         rows = [(visible(each.name), visible_lines(each.tool.description or "").strip()) for each in tools]
         print_table(options.output, ("tool", "description"), rows)
         for name, reason in missing.items():
             options.output.message(f"server {name!r} is not ready: {reason}")
-    return ExitCode.START if missing else ExitCode.OK
+        for name, reason in unread.items():
+            options.output.message(f"server {name!r} is {reason}")
+    return ExitCode.START if missing or unread else ExitCode.OK
 
 
 def _document(each: CatalogTool) -> dict[str, Any]:

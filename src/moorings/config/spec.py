@@ -7,10 +7,13 @@ with its unit and its default (law 3). Files become these values in ``config/fil
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
-from typing import Literal
+import os
+from collections.abc import Mapping, Sequence, Set
+from typing import Any, Literal, get_args
 
 import msgspec
+
+from ..errors import MisuseError
 
 __all__ = ["Bounds", "Protocol", "StdioServer"]
 
@@ -58,6 +61,16 @@ class Bounds(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     cooldown_max: float = 60.0
     """Longest such wait."""
 
+    def __post_init__(self) -> None:
+        for name in self.__struct_fields__:
+            value = getattr(self, name)
+            whole = isinstance(self.__class__.__struct_defaults__[self.__struct_fields__.index(name)], int)
+            kind = int if whole else int | float
+            if isinstance(value, bool) or not isinstance(value, kind) or not value >= 0:
+                raise MisuseError(
+                    f"{name} is {'a whole number' if whole else 'a number'}, 0 or more; not {value!r}"
+                )
+
 
 class StdioServer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A server that is a program, spoken to over its stdin and stdout."""
@@ -87,10 +100,28 @@ class StdioServer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """Variables that a disabled entry of a file refers to and that were not set: it cannot be enabled so."""
 
     def __post_init__(self) -> None:
+        """Paths are taken as text, lists as tuples; what cannot be meant is refused at once.
+
+        Raises:
+            MisuseError: a field of the wrong kind; values are not shown, as they may be secrets.
+        """
+        set_ = msgspec.structs.force_setattr
+        set_(self, "command", _text("command", self.command))
         if not self.command:
-            raise ValueError("command is empty")
-        if "\0" in self.command or any("\0" in arg for arg in self.args):
-            raise ValueError("command and args cannot hold a NUL character")
+            raise MisuseError("command is empty")
+        set_(self, "args", _words("args", self.args))
+        if self.cwd is not None:
+            set_(self, "cwd", _text("cwd", self.cwd))
+        _check_env(self.env)
+        if not isinstance(self.inherit_env, bool):
+            set_(self, "inherit_env", _words("inherit_env", self.inherit_env))
+        if self.include is not None:
+            set_(self, "include", _words("include", self.include))
+        set_(self, "exclude", _words("exclude", self.exclude))
+        if self.protocol not in get_args(Protocol):
+            raise MisuseError(f"protocol is one of {', '.join(get_args(Protocol))}, not {self.protocol!r}")
+        if not isinstance(self.bounds, Bounds):
+            raise MisuseError(f"bounds is a Bounds, not {type(self.bounds).__name__}")
 
     def fingerprint(self) -> str:
         """What makes two specifications the same program: the key under which its era is remembered.
@@ -101,12 +132,28 @@ class StdioServer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         return hashlib.sha256(identity).hexdigest()[:32]
 
 
-def as_tuple(words: Sequence[str]) -> tuple[str, ...]:
-    """A tuple of words; a single string is refused, as it would be split into letters.
+def _check_env(env: Any) -> None:
+    if not isinstance(env, Mapping):
+        raise MisuseError(f"env is a mapping of names to text, not {type(env).__name__}")
+    for name, value in env.items():
+        if not isinstance(name, str) or not isinstance(value, str):
+            raise MisuseError(f"env[{name!r}] is text, not {type(value).__name__}")
 
-    Raises:
-        TypeError: ``words`` is one string.
-    """
-    if isinstance(words, str):
-        raise TypeError(f"a list of words is wanted, not the string {words!r}")
-    return tuple(words)
+
+def _text(field: str, value: object) -> str:
+    if isinstance(value, os.PathLike):
+        value = os.fspath(value)
+    if not isinstance(value, str):
+        raise MisuseError(f"{field} is text or a path, not {type(value).__name__}")
+    if "\0" in value:
+        raise MisuseError(f"{field} cannot hold a NUL character")
+    return value
+
+
+def _words(field: str, values: Any) -> tuple[str, ...]:
+    if isinstance(values, str | bytes) or not isinstance(values, Sequence | Set):
+        raise MisuseError(
+            f"{field} is a list of words, not {type(values).__name__}",
+            fix=f'write {field}=("one", "two"), one element for each word',
+        )
+    return tuple(_text(f"{field}[{at}]", value) for at, value in enumerate(values))

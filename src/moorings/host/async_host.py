@@ -28,6 +28,7 @@ from ..errors import (
     MisuseError,
     MooringsError,
     RequiredServerMissing,
+    StartTimeout,
     UnknownServer,
     WrongLoopError,
 )
@@ -188,10 +189,16 @@ class AsyncHost:
             self._loop = asyncio.get_running_loop()
             return self._report
         self._check_loop()
-        if self._closing is None:
-            self._closing = self._owner.start(self._close(timeout), name="close")
-        await asyncio.wait({self._closing})
-        return self._closing.result()
+        while True:
+            # A loop that cancels everything may do so before the work's first step: then it is begun anew.
+            if self._closing is None or (self._closing.cancelled() and self._ended() is None):
+                self._closing = self._owner.start(self._close(timeout), name="close")
+            await asyncio.wait({self._closing})
+            if (report := self._ended()) is not None or not self._closing.cancelled():
+                return report or self._closing.result()
+
+    def _ended(self) -> CloseReport | None:
+        return self._report
 
     async def _close(self, timeout: float) -> CloseReport:
         assert self._loop is not None
@@ -205,9 +212,12 @@ class AsyncHost:
         for server in servers:
             task = ends[server.name]
             # Bounded by the deadline that each close was given.
-            while not task.done():
+            while not task.done() or task.cancelled():
+                if task.cancelled():
+                    # Before its first step, as above.
+                    task = self._owner.start(server.close(by_then), name=f"close {server.name}")
                 await outlast(task, self._loop.time() + WAIT_FOREVER)
-            if not task.cancelled() and task.exception() is None and (record := task.result()) is not None:
+            if task.exception() is None and (record := task.result()) is not None:
                 records[server.name] = record
             stuck.extend(server.stuck)
         # Commands that were under way find everything ended, and so end themselves.
@@ -439,7 +449,14 @@ class AsyncHost:
                 return await self._directory.call_helper(server, helper, arguments or {}, clock)
         self._fit(clock, server, timeout, total)
         return await server.call_tool(
-            tool, arguments, clock, on_progress=on_progress, meta=meta, repeat=repeat
+            tool,
+            arguments,
+            clock,
+            on_progress=on_progress,
+            meta=meta,
+            repeat=repeat,
+            # What it lists is known once it is up; a name that it does not list leads nowhere.
+            check=None if server.state is State.READY else lambda: self._directory.plain_tool(name),
         )
 
     async def call_raw(
@@ -628,7 +645,7 @@ class AsyncHost:
 
         Raises:
             StartError: it did not come up.
-            TimeoutError: ``timeout`` seconds passed; the start goes on.
+            StartTimeout: ``timeout`` seconds passed; the start goes on.
         """
         await self._command(name, lambda server: server.restart(), timeout)
 
@@ -656,9 +673,21 @@ class AsyncHost:
         task = self._owner.start(command(server), name=f"command for {name}")
         await asyncio.wait({task})
         task.result()
+        began = self._loop.time()
         with server.wanted():
             server.keep(self._token)
-            await server.ready(until)
+            try:
+                await server.ready(until)
+            except TimeoutError as error:
+                if isinstance(error, MooringsError):
+                    raise
+                raise StartTimeout(
+                    f"it is still {server.state.value}; the start goes on",
+                    server=name,
+                    elapsed=self._loop.time() - began,
+                    allowed=timeout,
+                    fix="wait for it with wait_ready",
+                ) from None
 
     # Clocks and runs
 

@@ -21,8 +21,9 @@ __all__ = ["BlockingRun"]
 class BlockingRun:
     """One agent run of blocking code: ``with host.run(timeout=…) as run``; calls of the host made inside belong to it.
 
-    At its deadline the calls in flight end as ``CallTimeout``, and ``RunTimeout`` comes out of the block when such an
-    end leaves it. Blocking code that waits for something else cannot be interrupted from outside: ask ``expired``.
+    At its deadline the calls in flight end as ``CallTimeout``, and ``RunTimeout`` comes out of the block. Blocking code
+    that waits for something else cannot be interrupted from outside: it hears of the deadline when it leaves the block,
+    or asks ``expired``.
     In another thread use ``run.call``, which belongs to the run wherever it is called.
     """
 
@@ -68,7 +69,8 @@ class BlockingRun:
 
         async def finish(_: AsyncHost) -> BaseException | None:
             await run.finish()
-            return run.timed_out() if run.expired and isinstance(error, CallError) else None
+            late = run.expired and (error is None or isinstance(error, CallError))
+            return run.timed_out() if late else None
 
         try:
             timed_out = self.host.on_loop(finish, "finish a run")

@@ -28,6 +28,7 @@ from ..errors import (
     Refused,
     ServerDied,
     StartError,
+    StartTimeout,
 )
 from ..session.clock import CallClock
 from ..session.handlers import Handlers
@@ -258,7 +259,7 @@ class Life:
         spawned = (
             "it was not spawned" if self.pid is None else f"it (pid {self.pid}) did not finish its start"
         )
-        return StartError(
+        return StartTimeout(
             f"{spawned}: no answer to the first messages",
             server=self.name,
             elapsed=self._loop.time() - began,
@@ -283,7 +284,11 @@ class Life:
             if self._died is None or strict or start == "handshake":
                 raise
             await self._respawn()
-            self.negotiated = await self._talk("handshake", True, deadline)
+            try:
+                self.negotiated = await self._talk("handshake", True, deadline)
+            except CallError:
+                await self._death_follows()
+                raise
             self.steps["probe"] = self._loop.time() - before
             self._remember(died_on_probe=True)
         else:

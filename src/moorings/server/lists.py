@@ -233,9 +233,10 @@ class Lists:
                 return
 
     def snapshot(self) -> dict[str, Any]:
-        """How many items each list holds, and which are stale."""
+        """How many items each list holds, which are stale, and why one could not be listed."""
         return {
-            kind: {"count": len(state.listed.items), "stale": state.stale}
+            kind: {"count": len(state.listed.items) if state.listed is not None else 0, "stale": state.stale}
+            | ({"problem": str(state.problem)} if state.problem is not None else {})
             for kind, state in self._states.items()
-            if state.listed is not None
+            if state.listed is not None or state.problem is not None
         }

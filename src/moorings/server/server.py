@@ -29,6 +29,7 @@ from ..errors import (
     MooringsError,
     NotSent,
     StartError,
+    last_words,
 )
 from ..observe import OnEvent, StateChanged, publish
 from ..session.cancelled import note_cancel
@@ -261,6 +262,9 @@ class Server:
         self._last_stop = life.record
         self._last_steps = dict(life.steps)
         self.stuck.extend(life.stuck)
+        if self.state in (State.CONNECTING, State.READY):
+            # Its task was cancelled before its first step (a loop that cancels everything): it did nothing at all.
+            self._on_down(life, None)
         if self.state is not State.STOPPING:
             return
         problem = self.last_error if life.failed else None
@@ -363,16 +367,19 @@ class Server:
         on_progress: OnProgress | None = None,
         meta: Mapping[str, Any] | None = None,
         repeat: bool = False,
+        check: Callable[[], object] | None = None,
     ) -> CallToolResult:
         """Call a tool; start the server if need be.
 
-        ``repeat`` says that a second execution does no harm. Raises CallError.
+        ``repeat`` says that a second execution does no harm; ``check`` is asked once the server is up, and may raise.
+        Raises CallError.
         """
         return await self._use(
             tool,
             clock,
             lambda m: m.call_tool(tool, arguments, clock, on_progress=on_progress, meta=meta),
             harmless=lambda: repeat or self._harmless(tool),
+            check=check,
         )
 
     async def request(self, label: str, clock: CallClock, use: Callable[[Methods], Awaitable[T]]) -> T:
@@ -386,6 +393,7 @@ class Server:
         use: Callable[[Methods], Awaitable[T]],
         *,
         harmless: Callable[[], bool],
+        check: Callable[[], object] | None = None,
     ) -> T:
         """Run a request on the current life; once more on the next one where that is safe."""
         attempts = 0
@@ -393,7 +401,9 @@ class Server:
         """How an earlier attempt ended: whatever comes now, its effect may have happened."""
         try:
             while True:
-                life = await self._life_for_call(clock, label)
+                life = await self.for_call(clock, label)
+                if check is not None:
+                    check()
                 assert life.methods is not None and life.session is not None
                 attempts += 1
                 try:
@@ -426,13 +436,26 @@ class Server:
         listed = self.lists["tools"].by_name.get(tool)
         return listed.annotations if listed is not None else None
 
-    async def _life_for_call(self, clock: CallClock, label: str) -> Life:
+    async def for_call(self, clock: CallClock, label: str) -> Life:
+        """The life that serves a call, started and waited for if need be. Raises NotSent, CallTimeout."""
         life = self._life
         if self.state is State.READY and life is not None and life.usable:
             return life
         loop = asyncio.get_running_loop()
         try:
             return await self.ready(clock.expires)
+        except MooringsError as error:
+            text = error.message
+            if isinstance(error, StartError) and error.stderr_tail.strip() and "stderr ends" not in text:
+                text += f"; its stderr ends: {last_words(error.stderr_tail)}"
+            raise NotSent(
+                f"not sent: {text}",
+                server=self.name,
+                tool=label,
+                sent=False,
+                elapsed=clock.elapsed(loop.time()),
+                fix=error.fix,
+            ) from error
         except TimeoutError:
             raise CallTimeout(
                 f"not sent: the server was still {self.state.value}"
@@ -443,20 +466,10 @@ class Server:
                 elapsed=clock.elapsed(loop.time()),
                 allowed=clock.allowed(),
             ) from None
-        except MooringsError as error:
-            text = str(error) if isinstance(error, StartError) else error.message
-            raise NotSent(
-                f"not sent: {text}",
-                server=self.name,
-                tool=label,
-                sent=False,
-                elapsed=clock.elapsed(loop.time()),
-                fix=error.fix,
-            ) from error
 
     async def listed(self, kind: str, clock: CallClock) -> Listed:
         """One of its lists, of the ready server; see ``Lists.get``. Raises CallError."""
-        life = await self._life_for_call(clock, f"list of {kind}")
+        life = await self.for_call(clock, f"list of {kind}")
         assert life.negotiated is not None
         has = life.negotiated.capabilities
         declared = has.tools if kind == "tools" else has.prompts if kind == "prompts" else has.resources
@@ -468,7 +481,7 @@ class Server:
 
     async def subscribe(self, uri: str, clock: CallClock) -> None:
         """Be told when a resource changes; renewed with each generation. Raises CallError."""
-        life = await self._life_for_call(clock, uri)
+        life = await self.for_call(clock, uri)
         if not life.modern:
             await self._subscribe_on(life, uri, clock)
             self._subscribed.add(uri)

@@ -19,7 +19,16 @@ import msgspec
 from msgspec import Raw, UnsetType
 
 from .._tasks import TaskOwner
-from ..errors import AmbiguousDelivery, CallCancelled, CallError, CallTimeout, MisuseError, NotSent, Refused
+from ..errors import (
+    AmbiguousDelivery,
+    CallCancelled,
+    CallError,
+    CallTimeout,
+    MisuseError,
+    NotSent,
+    Refused,
+    last_words,
+)
 from ..transport.base import Closed, OutboxFull, Transport
 from ..wire import jsonrpc
 from ..wire.eras import INTERNAL_ERROR, INVALID_REQUEST, METHOD_NOT_FOUND, Era, method_exists
@@ -645,5 +654,5 @@ def describe(how: Closed) -> str:
             f" (killed by signal {-how.exit_code})" if how.exit_code < 0 else f" (exit code {how.exit_code})"
         )
     if how.stderr_tail.strip():
-        text += f"; its stderr ends: {how.stderr_tail.strip()[-600:]}"
+        text += f"; its stderr ends: {last_words(how.stderr_tail)}"
     return text

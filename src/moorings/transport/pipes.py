@@ -14,7 +14,7 @@ import os
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from . import descriptors
@@ -70,6 +70,13 @@ class PipeWriter(Protocol):
 def _unblock(fd: int) -> None:
     if sys.platform != "win32":
         os.set_blocking(fd, False)
+
+
+def _write_together(fd: int, pieces: Sequence[bytes | memoryview]) -> int:
+    if sys.platform == "win32":
+        return os.write(fd, b"".join(pieces))
+    else:  # noqa: RET505 - in this form the type checker knows which system each line is for
+        return os.writev(fd, pieces)
 
 
 class FdReader:
@@ -218,7 +225,7 @@ class FdWriter:
             frames = list(itertools.islice(self._queue, JOINED))
             pieces = [memoryview(f.frame)[f.offset :] if f.offset else f.frame for f in frames]
             try:
-                written = os.writev(self._fd, pieces)
+                written = _write_together(self._fd, pieces)
             except (BlockingIOError, InterruptedError):
                 return
             except OSError:
