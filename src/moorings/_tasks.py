@@ -162,17 +162,25 @@ def put_back_cancellation() -> None:
         task.cancel()
 
 
-async def run_in_thread(function: Callable[..., T], *args: Any, name: str) -> T:
+async def run_in_thread(
+    function: Callable[..., T], *args: Any, name: str, left: set[threading.Thread] | None = None
+) -> T:
     """Run a function that may block, with the caller's context variables, in a thread of its own.
 
     If the waiter is cancelled the thread goes on until the function returns (nothing can end it from outside); it is
-    a daemon thread, so that it can never hold up the end of the interpreter.
+    a daemon thread, so that it can never hold up the end of the interpreter. ``left`` holds the threads that go on
+    without a waiter, for as long as they do.
     """
     loop = asyncio.get_running_loop()
     outcome: asyncio.Future[T] = loop.create_future()
     context = contextvars.copy_context()
+    returned = False
 
     def settle(result: T | None, error: BaseException | None) -> None:
+        nonlocal returned
+        returned = True
+        if left is not None:
+            left.discard(thread)
         if outcome.done():
             return
         if error is not None:
@@ -184,8 +192,17 @@ async def run_in_thread(function: Callable[..., T], *args: Any, name: str) -> T:
         result, error = None, None
         try:
             result = context.run(function, *args)
-        except BaseException as problem:  # boundary: whatever the user's function raises is its outcome
+        except (
+            Exception,
+            asyncio.CancelledError,
+        ) as problem:  # boundary: what the user's function raises is its outcome
             error = problem
+        except BaseException as problem:  # boundary: an exit in there ends that function, and not the loop
+            error = RuntimeError(f"it raised {problem!r}")
+            error.__cause__ = problem
+        if isinstance(error, StopIteration):
+            # A future takes none.
+            error, error.__cause__ = RuntimeError(f"it raised {error!r}"), error
         try:
             loop.call_soon_threadsafe(settle, result, error)
         except RuntimeError:
@@ -199,3 +216,5 @@ async def run_in_thread(function: Callable[..., T], *args: Any, name: str) -> T:
     finally:
         if outcome.done() and not outcome.cancelled():
             thread.join()
+        elif left is not None and not returned:
+            left.add(thread)

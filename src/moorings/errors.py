@@ -59,7 +59,18 @@ def _sentence(text: str) -> str:
 
 
 def _next_step(fix: str | None) -> str:
-    return f" Next step: {_sentence(fix)}" if fix else ""
+    return f" Next step: {_sentence(shortened(fix))}" if fix else ""
+
+
+MAX_TEXT = 2000
+"""Characters of one message in the text of an error: what a server says may be as long as it likes."""
+
+
+def shortened(text: str, limit: int = MAX_TEXT) -> str:
+    """A text of bounded length, for errors and logs; the whole of it stays where it came from."""
+    if len(text) <= limit:
+        return text
+    return f"{text[:limit]}… ({len(text):,} characters in all)"
 
 
 def last_words(output: str, lines: int = 3, size: int = 400) -> str:
@@ -90,7 +101,7 @@ class MooringsError(Exception):
 
     def __str__(self) -> str:
         where = f"server {self.server!r}: " if self.server else ""
-        return f"{where}{_sentence(self.message)}{_next_step(self.fix)} [{self.code}]"
+        return f"{where}{_sentence(shortened(self.message))}{_next_step(self.fix)} [{self.code}]"
 
 
 E = TypeVar("E", bound=MooringsError)
@@ -181,7 +192,7 @@ class StartError(MooringsError):
         took = ""
         if self.elapsed is not None and self.allowed is not None:
             took = f" It took {self.elapsed:.1f} s of {self.allowed:.4g} s allowed."
-        text = f"{where}{_sentence(self.message)}{took}{_next_step(self.fix)} [{self.code}]"
+        text = f"{where}{_sentence(shortened(self.message))}{took}{_next_step(self.fix)} [{self.code}]"
         if self.stderr_tail.strip():
             lines = self.stderr_tail.strip().splitlines()[-12:]
             text += "\n  last lines of its stderr:\n" + "\n".join("    " + line for line in lines)
@@ -276,11 +287,11 @@ class CallError(MooringsError):
     def __str__(self) -> str:
         where = f"server {self.server!r}" if self.server else "call"
         if self.tool:
-            where += f", {self.tool!r}"
+            where += f", {shortened(self.tool, 200)!r}"
         took = f"after {self.elapsed:.2f} s"
         if self.allowed is not None:
             took += f" of {self.allowed:.4g} s allowed"
-        return f"{where}, {took}: {_sentence(self.message)}{_next_step(self.fix)} [{self.code}]"
+        return f"{where}, {took}: {_sentence(shortened(self.message))}{_next_step(self.fix)} [{self.code}]"
 
     def _usual_fix(self) -> str | None:
         """What to do where nobody said anything better."""

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from typing import Any
 
 import msgspec
 import pytest
 
+from moorings import AsyncHost
 from moorings.config import Bounds, ConfigProblems, Problem, StdioServer, parse
 from moorings.config.bounds import BOUNDS
 from moorings.config.entries import IGNORED_KEYS, RENAMED_KEYS
-from moorings.errors import ConfigError
+from moorings.errors import CallTimeout, ConfigError, MooringsError, Refused, StartError, shortened
 
 HOME = {"HOME": "/home/ada"}
 
@@ -378,3 +381,53 @@ def test_keys_of_other_products_that_matter_are_never_ignored() -> None:
     for key, ours in RENAMED_KEYS.items():
         text = json.dumps({"mcpServers": {"a": {"command": "x", key: []}}})
         assert only(problems_of(text, "m.json")).wanted == repr(ours)
+
+
+# --- a specification
+
+
+def test_names_that_are_no_utf_8_have_a_fingerprint() -> None:
+    """Names of files come with lone surrogates where their bytes are no text (PEP 383)."""
+    odd = [
+        StdioServer(command="x\udc80"),
+        StdioServer(command="x", args=("\udcff",)),
+        StdioServer(command="x", cwd="/\udcff"),
+        StdioServer(command="x", env={"\udcff": "1"}),
+    ]
+    prints = {spec.fingerprint() for spec in odd}
+    assert len(prints) == 4 and prints == {spec.fingerprint() for spec in odd}
+
+
+def test_a_specification_shows_no_value_of_the_environment() -> None:
+    spec = StdioServer(command="x", args=("a",), env={"TOKEN": "s3cret"})
+    for text in (
+        repr(spec),
+        str(spec),
+        repr([spec]),
+        repr(spec.__rich_repr__()),
+        repr(AsyncHost({"s": spec})),
+    ):
+        assert "s3cret" not in text
+    assert "'TOKEN'" in repr(spec) and "command='x', args=('a',)" in repr(spec)
+    assert spec.env["TOKEN"] == "s3cret"
+
+
+def test_the_text_of_every_error_is_bounded_and_the_whole_stays_in_it() -> None:
+    """A server may refuse with a message of any length."""
+    long = "x" * 1_000_000
+    for error in (
+        Refused(long, server="s", tool="t"),
+        CallTimeout(long, sent=True, tool=long, fix=long),
+        MooringsError(long),
+        StartError(long),
+    ):
+        assert len(str(error)) < 5000
+        assert "(1,000,000 characters in all)" in str(error)
+        assert error.message == long
+    assert shortened("short") == "short"
+
+
+def test_the_library_writes_nothing_where_no_logging_was_set_up() -> None:
+    code = "import moorings, logging; moorings.Host; logging.getLogger('moorings').warning('noise')"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stderr == ""

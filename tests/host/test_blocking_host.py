@@ -9,6 +9,7 @@ import asyncio
 import collections
 import gc
 import inspect
+import signal
 import threading
 import time
 import weakref
@@ -29,6 +30,7 @@ from moorings import (
     NotSent,
     WrongLoopError,
 )
+from moorings.host import loop_thread
 from moorings.host.blocking_handle import BlockingHandle
 from moorings.host.blocking_run import BlockingRun
 from moorings.host.handle import ServerHandle
@@ -153,6 +155,115 @@ def test_a_thread_that_the_system_refuses_is_an_error_and_no_hang() -> None:
     host.start()
     assert host.status() == {}
     host.close()
+
+
+@pytest.mark.parametrize("begun", [True, False])
+def test_ctrl_c_while_the_thread_is_started_leaves_no_thread(begun: bool) -> None:
+    """Before it began, there is none; after that, a close finds and ends it."""
+
+    class Interrupted(threading.Thread):
+        def start(self) -> None:
+            if begun:
+                super().start()
+                loop_arrived.arrived.wait(10)
+            raise KeyboardInterrupt
+
+    loop_arrived = Halted()
+    loop_arrived.go.set()
+    host = Host({}, state_dir=False)
+    with_factories(host, {"make_thread": Interrupted, "make_loop": loop_arrived})
+    with pytest.raises(KeyboardInterrupt):
+        host.start()
+    if not begun:
+        host.start()
+        assert host.status() == {}
+    assert in_thread(host.close).result(5).clean
+    assert loop_threads() == []
+
+
+def test_an_exit_in_a_step_on_the_loop_closes_the_host_whole(tmp_path: Path) -> None:
+    """Not by a handler, whose failure stays its own; and what is waited for has an outcome."""
+    log = FaultLog(tmp_path / "journal")
+
+    def leave() -> None:
+        raise SystemExit(3)
+
+    host = Host({"a": fault_server(journal=log.path)}, state_dir=False)
+    host.start()
+    handle = host.submit("a__hold", {"text": "never"})
+    log.wait_for("received", tool="hold")
+    thread = host._thread
+    assert thread is not None
+    thread.poke(leave)
+    with pytest.raises((AmbiguousDelivery, CallCancelled, HostClosedError)):
+        handle.result(5)
+    report = host.close()
+    assert list(report.servers) == ["a"]
+    assert report.clean
+    assert not any(alive(pid) for pid in log.pids())
+    assert loop_threads() == []
+
+
+@pytest.mark.parametrize("kind", ["event", "log", "progress"])
+@pytest.mark.parametrize("error", [SystemExit, KeyboardInterrupt])
+def test_a_listener_that_exits_ends_nothing(kind: str, error: type[BaseException]) -> None:
+    struck: list[str] = []
+
+    def leave(*_: Any) -> None:
+        struck.append(kind)
+        raise error
+
+    handlers = Handlers(on_log=leave) if kind == "log" else None
+    on_event = leave if kind == "event" else None
+    with Host({"a": fault_server()}, state_dir=False, handlers=handlers, on_event=on_event) as host:
+        on_progress = leave if kind == "progress" else None
+        host.call("a__progress", {"count": 1, "interval": 0.01}, on_progress=on_progress)
+        host.call("a__notify", {"count": 1})
+        assert host.call("a__echo", {"text": "up"}).text == "up"
+    assert struck
+
+
+class _Limit(BaseException):
+    """What a signal handler of the user's may raise."""
+
+
+def test_whatever_a_signal_handler_raises_in_a_wait_cancels_the_call(tmp_path: Path) -> None:
+    log = FaultLog(tmp_path / "journal")
+
+    def strike(number: int, frame: Any) -> None:
+        raise _Limit
+
+    def send() -> None:
+        log.wait_for("received", tool="hold")
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR1)
+
+    old = signal.signal(signal.SIGUSR1, strike)
+    try:
+        with Host({"a": fault_server(journal=log.path)}, state_dir=False) as host:
+            host.wait_ready(10)
+            sender = in_thread(send)
+            with pytest.raises(_Limit):
+                host.call("a__hold", {"text": "never"})
+            sender.result()
+            log.wait_for("cancelled")
+    finally:
+        signal.signal(signal.SIGUSR1, old)
+
+
+def test_waiters_are_free_when_a_close_gives_up_on_a_blocked_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loop_thread, "JOIN_MARGIN", 0.1)
+    host = Host({}, state_dir=False)
+    host.start()
+    go = block_loop(host)
+    waiter = in_thread(host.status)
+    while not host._thread._open:  # type: ignore[union-attr]
+        time.sleep(0.001)
+    assert host.close(0.1).stuck
+    assert isinstance(waiter.outcome(2), HostClosedError)
+    with pytest.raises(HostClosedError):
+        host.status()
+    go.set()
+    assert host.close().clean
 
 
 def test_a_host_that_cannot_be_made_on_its_loop_is_an_error_and_no_hang() -> None:

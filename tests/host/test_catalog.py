@@ -27,6 +27,7 @@ from moorings import (
 )
 from moorings.host.catalog import wanted
 from moorings.host.names import helper_name
+from moorings.host.resolve import nearest, template_matches
 from tests.faults.script import FaultLog, fault_server
 
 VALID = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")
@@ -451,3 +452,48 @@ def test_the_blocking_host_has_the_same_catalog(tmp_path: Path) -> None:
         with pytest.raises(UnknownTool):
             host.call("s__search")
         assert [t.name for t in host.server("s").tools()] == ["Get File", "a.b"]
+
+
+# --- names and templates of hostile servers
+
+
+@pytest.mark.parametrize(
+    ("template", "uri", "matches"),
+    [
+        ("r://a", "r://a", True),
+        ("r://a", "r://ab", False),
+        ("r://{x}", "r://", True),
+        ("r://{x}/b/{y}.txt", "r://1/b/2/b/3.txt", True),
+        ("r://{x}/b/{y}.txt", "r://1/b.txt", False),
+        ("a{x}a", "a", False),
+        ("a{x}a", "aa", True),
+        ("{x}ab{y}ab", "ab", False),
+        ("{x}ab{y}ab", "abab", True),
+        ("r://{x}{y}", "r://\n", True),
+        ("{" * 10, "{" * 10, True),
+        ("r://" + "{x}" * 64, "r://1", True),
+        ("r://" + "{x}" * 65, "r://1", False),
+        ("r://" + "a" * 4093 + "{x}", "r://" + "a" * 4093, False),
+    ],
+)
+def test_a_template_fits_where_its_fixed_parts_stand_in_order(template: str, uri: str, matches: bool) -> None:
+    assert template_matches(template, uri) is matches
+
+
+def test_no_template_of_a_server_stops_the_process() -> None:
+    """Given one for which a pattern would try every way to split a text, the answer is there at once."""
+    began = time.perf_counter()
+    assert not template_matches("r://" + "{a}a" * 63 + "{b}Z", "r://" + "a" * 100_000)
+    assert template_matches("r://" + "{a}a" * 63 + "{b}Z", "r://" + "a" * 100_000 + "Z")
+    assert time.perf_counter() - began < 0.2
+
+
+def test_the_name_that_was_meant_is_looked_for_with_bounded_work() -> None:
+    """Given 20,000 tools, and names of any length, it is found, or given up, at once."""
+    names = [f"server__some_long_tool_name_number_{n}" for n in range(20_000)]
+    began = time.perf_counter()
+    assert nearest("server__some_long_tool_name_number_1234x", names) == names[1234]
+    assert nearest("x" * 1_000_000, names) is None
+    assert nearest("server__x", ["y" * 1_000_000]) is None
+    assert time.perf_counter() - began < 1.0
+    assert nearest("s__ehco", ["s__echo", "s__sleep"]) == "s__echo"

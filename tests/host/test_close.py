@@ -23,6 +23,9 @@ from moorings import (
     StartError,
     StdioServer,
 )
+from moorings.server.server import Server
+from moorings.session.session import Session
+from moorings.transport.stdio import StdioTransport
 from tests.faults.procs import alive, gone
 from tests.faults.script import FaultLog, fault_server
 from tests.host.kit import SOON, STUBBORN, Events, in_thread, loop_threads, took
@@ -362,6 +365,70 @@ def test_asyncio_run_returns_with_a_host_that_is_still_open(tmp_path: Path) -> N
     assert not any(alive(pid) for pid in log.pids())
     with pytest.raises((HostClosedError, Exception)):
         asyncio.run(host.call("a__echo"))
+
+
+@pytest.mark.parametrize("where", ["start", "stop"])
+def test_ctrl_c_in_a_step_of_a_life_leaves_no_process(
+    where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It comes out of the loop, as Ctrl-C does; when the loop runs again, everything is taken down."""
+    log = FaultLog(tmp_path / "journal")
+    struck: list[str] = []
+
+    def strike() -> None:
+        if not struck:
+            struck.append(where)
+            raise KeyboardInterrupt
+
+    attach, stop = Session.attach, StdioTransport.stop
+
+    def struck_attach(session: Session, transport: Any) -> None:
+        attach(session, transport)
+        strike()
+
+    async def struck_stop(transport: StdioTransport, deadline: float) -> Any:
+        strike()
+        return await stop(transport, deadline)
+
+    if where == "start":
+        monkeypatch.setattr(Session, "attach", struck_attach)
+    else:
+        monkeypatch.setattr(StdioTransport, "stop", struck_stop)
+    with asyncio.Runner() as runner:
+        loop = runner.get_loop()
+        host = AsyncHost({"a": fault_server(journal=log.path)}, state_dir=False)
+
+        async def main() -> None:
+            await host.start()
+            await host.wait_ready(10)
+            await host.close()
+
+        with pytest.raises(KeyboardInterrupt):
+            loop.run_until_complete(main())
+        report = loop.run_until_complete(host.close())
+        assert report.stuck == ()
+        assert list(report.servers) == ["a"]
+        assert log.pids() or where == "start"
+        assert not any(alive(pid) for pid in log.pids())
+
+
+async def test_a_close_of_a_server_that_fails_is_run_again_or_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    closes: list[str] = []
+    close = Server.close
+
+    async def failing(server: Server, deadline: float) -> Any:
+        closes.append(server.name)
+        if server.name == "bad" or closes.count(server.name) == 1:
+            raise OSError("no more")
+        return await close(server, deadline)
+
+    specs = {name: fault_server(lazy=True) for name in ("bad", "once")}
+    host = AsyncHost(specs, state_dir=False)
+    await host.start()
+    monkeypatch.setattr(Server, "close", failing)
+    report = await host.close()
+    assert report.stuck == ("close bad: OSError('no more')",)
+    assert closes.count("once") == 2
 
 
 # --- calls --------------------------------------------------------------------------------------------------------

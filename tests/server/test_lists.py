@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from moorings import (
+    AmbiguousDelivery,
     AsyncHost,
     Bounds,
     CallCancelled,
@@ -26,10 +27,12 @@ from moorings._tasks import TaskOwner
 from moorings.errors import CallError
 from moorings.server.lists import Lists, difference, next_distance
 from moorings.session.listen import FIRST_WAIT, LONG_LIFE, LONGEST_WAIT, reopen_wait
-from moorings.session.methods import Listed
+from moorings.session.methods import Listed, Methods
+from moorings.wire.eras import Era
 from moorings.wire.types import Tool
 from tests.clock import advance, on_movable_clock, turns
 from tests.faults.script import FaultLog, fault_server
+from tests.session.memory_transport import Wired
 
 ERAS = pytest.mark.parametrize("era", ["handshake", "modern"])
 LISTS = {"tools": {"listChanged": True}, "prompts": {"listChanged": True}, "resources": {"listChanged": True}}
@@ -841,3 +844,91 @@ async def test_a_list_without_end_is_cut_at_the_cap_and_said_so(
         assert len(await host.tools()) == 20
         assert log.count("tools/list") == 4
     assert "more than 4 pages; the list was ended there" in caplog.text
+
+
+# --- servers that change at every look
+
+
+@on_movable_clock
+async def test_a_server_that_changes_its_list_at_every_look_is_looked_at_less_often() -> None:
+    """Real changes in rapid succession: the first two are looked at at once, then the distance grows to a few seconds;
+    after a quiet time it is gone."""
+    owner = TaskOwner("test")
+    lists, methods = bound([], owner)
+
+    async def change(number: int) -> None:
+        """The list in flight is another one, and one more change is announced behind it."""
+        lists.changed("tools")
+        methods.asked[-1].set_result(listed(f"t{number}"))
+        await turns()
+
+    lists.changed("tools")
+    await turns()
+    for number in range(2):
+        await change(number)
+        assert len(methods.asked) == number + 2, "no wait"
+    for number, distance in enumerate((0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 5.0, 5.0, 5.0), start=2):
+        await change(number)
+        assert len(methods.asked) == number + 1
+        assert lists["tools"].distance == pytest.approx(distance)
+        advance(distance * 0.9)
+        await turns()
+        assert len(methods.asked) == number + 1
+        advance(distance * 0.2)
+        await turns()
+        assert len(methods.asked) == number + 2
+    methods.asked[-1].set_result(listed("last"))
+    await turns()
+    asked = len(methods.asked)
+    advance(5.0 + 5.1)
+    for number in range(2):
+        lists.changed("tools")
+        await turns()
+        assert len(methods.asked) == asked + number + 1, "no wait again"
+        methods.asked[-1].set_result(listed(f"quiet{number}"))
+        await turns()
+    await owner.aclose()
+
+
+@on_movable_clock
+async def test_the_same_problem_of_a_list_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    lists = Lists("s", lambda change: None, limit=10)
+    for _ in range(100):
+        lists.adopt("tools", Listed([], ["tools: 'a' is listed twice; the first one counts"]))
+    assert caplog.text.count("is listed twice") == 1
+    for number in range(1000):
+        lists.adopt("tools", Listed([], [f"tools: '{number}' is odd"]))
+    assert len(caplog.records) <= 50
+
+
+@pytest.mark.parametrize("ttl", ["9" * 400, "-" + "9" * 400, "1e400", "1e300", "null", '"x"'])
+async def test_a_ttl_of_any_size_is_no_fault_of_ours(ttl: str) -> None:
+    wired = Wired(era=Era.MODERN)
+    methods = Methods(wired.session, max_pages=10, max_rounds=10)
+    listing = asyncio.ensure_future(methods.list_all("tools", wired.clock()))
+    await turns()
+    id_ = wired.transport.requests("tools/list")[0]["id"]
+    result = f'{{"resultType":"complete","tools":[],"ttlMs":{ttl},"cacheScope":"private"}}'
+    wired.session.message(f'{{"jsonrpc":"2.0","id":{id_},"result":{result}}}'.encode())
+    try:
+        assert 0 <= (await listing).ttl <= 7 * 24 * 3600
+    except CallError as error:
+        assert "invalid answer" in str(error)
+    await wired.aclose()
+
+
+@pytest.mark.parametrize(
+    "answer", ["1e999", "1" * 5000, "[" * 5000 + "]" * 5000], ids=["1e999", "digits", "deep"]
+)
+async def test_an_answer_that_is_no_json_value_is_a_typed_outcome(answer: str) -> None:
+    """``request`` decodes what Moorings has no name for; what cannot be decoded is an invalid answer."""
+    wired = Wired()
+    methods = Methods(wired.session, max_pages=10, max_rounds=10)
+    asking = asyncio.ensure_future(methods.raw("x/y", None, wired.clock()))
+    await turns()
+    id_ = wired.transport.requests("x/y")[0]["id"]
+    wired.session.message(f'{{"jsonrpc":"2.0","id":{id_},"result":{answer}}}'.encode())
+    with pytest.raises(AmbiguousDelivery, match="invalid answer"):
+        async with asyncio.timeout(1):
+            await asking
+    await wired.aclose()

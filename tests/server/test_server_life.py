@@ -6,6 +6,7 @@ F6.4, F6.6 and F6.7, and the HTTP halves of F6.1, F6.3 and F6.5, need the HTTP t
 from __future__ import annotations
 
 import asyncio
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,8 @@ from moorings import (
     AsyncHost,
     Bounds,
     CallTimeout,
+    ElicitResult,
+    Handlers,
     NotSent,
     Refused,
     ServerDied,
@@ -29,7 +32,7 @@ from moorings.server import life
 from moorings.transport.watch import watch
 from tests.clock import advance, on_movable_clock, pass_time, turns
 from tests.faults.procs import alive, children, gone
-from tests.session.hosting import EMPTY, scripted, session_of, sizes_of
+from tests.session.hosting import EMPTY, host_of, scripted, session_of, sizes_of
 
 ERAS = pytest.mark.parametrize("era", ["handshake", "modern"])
 SLACK = 1.0
@@ -116,6 +119,42 @@ async def test_f3_6_a_death_during_the_start_is_told_at_once_with_code_and_stder
             assert error.__cause__.exit_code == 3 and "KeyError: 'the cause'" in str(error)
         assert host.status()["s"].generation == 1
     assert await gone(log.pids(), 3) and log.calls("echo") == 0
+
+
+async def test_a_question_does_not_hold_the_first_list_beyond_the_limit_of_the_start(tmp_path: Path) -> None:
+    """The clock of a call stands still while a person is asked; that of a start does not."""
+    asked = asyncio.Event()
+
+    async def person(server: str, question: Any) -> ElicitResult:
+        asked.set()
+        await asyncio.sleep(20)
+        return ElicitResult("decline")
+
+    code = (
+        "import json, sys\n"
+        "def say(**m): print(json.dumps({'jsonrpc': '2.0', **m}), flush=True)\n"
+        "for line in sys.stdin:\n"
+        "    m = json.loads(line)\n"
+        "    if m.get('method') == 'initialize':\n"
+        "        say(id=m['id'], result={'protocolVersion': '2025-11-25', 'capabilities': {'tools': {}},"
+        " 'serverInfo': {'name': 'x', 'version': '1'}})\n"
+        "    elif m.get('method') == 'tools/list':\n"
+        "        say(id='q', method='elicitation/create', params={'message': '?',"
+        " 'requestedSchema': {'type': 'object', 'properties': {}}})\n"
+    )
+    spec = StdioServer(
+        command=sys.executable,
+        args=("-S", "-E", "-c", code),
+        protocol="handshake",
+        bounds=Bounds(connect=0.7),
+    )
+    async with host_of(spec, handlers=Handlers(elicit=person)) as host:
+        began = time.monotonic()
+        ready = await host.wait_ready(5)
+        assert time.monotonic() - began < 0.7 + SLACK
+        assert asked.is_set()
+        assert ready.ready == ("s",)
+        assert "limit of the start" in str(host.status()["s"].lists)
 
 
 async def test_a_server_killed_from_outside_is_told_by_its_signal(tmp_path: Path) -> None:

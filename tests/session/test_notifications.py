@@ -342,3 +342,73 @@ async def test_a_handler_does_not_belong_to_the_run_in_which_its_server_was_star
         async with asyncio.timeout(5):
             assert [await said.get(), await said.get()] == ["heard", "heard"]
         assert host.status()["s"].counters.handler_errors == 0
+
+
+# --- what cannot be read, and how much may wait
+
+
+async def test_a_notification_that_cannot_be_read_is_the_fault_of_the_server(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """It reaches no listener, is counted apart, is told in a few lines however many come, and the next is heard."""
+    heard: list[Any] = []
+    handlers = Handlers(
+        on_log=lambda server, params: heard.append(params.data),
+        on_resource_updated=lambda server, uri: heard.append(uri),
+        on_notification=lambda server, method, params: heard.append(params),
+    )
+    wired = Wired(handlers)
+    for method, params in (
+        ("notifications/resources/updated", '{"uri":[]}'),
+        ("notifications/vendor", '{"x":1e999}'),
+    ):
+        for _ in range(100):
+            wired.session.message(f'{{"jsonrpc":"2.0","method":"{method}","params":{params}}}'.encode())
+    say(wired, "on")
+    async with asyncio.timeout(5):
+        while "on" not in heard:
+            await asyncio.sleep(0)
+    assert heard == ["on"]
+    assert wired.session._notices.malformed == 200
+    assert wired.session.counters.handler_errors == 0
+    assert 1 <= len(caplog.records) <= 10
+    assert "cannot be read" in caplog.text and "listener" not in caplog.text
+    await wired.aclose()
+
+
+async def test_a_listener_that_always_fails_does_not_fill_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    def on_log(server: str, params: LogParams) -> None:
+        raise ValueError("no")
+
+    wired = Wired(Handlers(on_log=on_log))
+    for n in range(500):
+        say(wired, n)
+    async with asyncio.timeout(5):
+        while wired.session.counters.handler_errors < 500:
+            await asyncio.sleep(0)
+    assert 1 <= len(caplog.records) <= 10
+    await wired.aclose()
+
+
+async def test_what_waits_is_bounded_in_bytes_too() -> None:
+    """Given few notifications that are large, the oldest are dropped and counted, and the newest are kept."""
+    logs = Logs(held=True)
+    wired = Wired(logs.handlers)
+    megabyte = "x" * 1024 * 1024
+    say(wired, "first")
+    await turns()
+    for n in range(40):
+        say(wired, f"{n} {megabyte}")
+    waiting = len(wired.session._notices)
+    assert waiting == 15  # 16 MiB, and each is a little more than one
+    assert wired.session.counters.dropped_notifications == 40 - waiting
+    # One that is larger than all that may wait drops the rest, and waits alone.
+    say(wired, "large " + megabyte * 17)
+    assert len(wired.session._notices) == 1
+    logs.go.set()
+    await turns(20)
+    assert [str(data)[:5] for data in logs.heard] == ["first", "large"]
+    say(wired, "after")
+    await turns()
+    assert logs.heard[-1] == "after" and wired.session.sizes() == EMPTY
+    await wired.aclose()

@@ -478,7 +478,8 @@ async def test_too_many_questions_at_once_are_refused_and_the_bound_frees_itself
     await wired.aclose()
 
 
-async def test_a_server_that_uses_one_id_twice_leaves_nothing_in_the_table() -> None:
+async def test_a_server_that_uses_one_id_twice_is_refused_and_leaves_nothing_in_the_table() -> None:
+    """Else each of them would run beyond the bound of questions, with a thread of its own."""
     release = asyncio.Event()
 
     async def person(server: str, question: Any) -> ElicitResult:
@@ -489,9 +490,69 @@ async def test_a_server_that_uses_one_id_twice_leaves_nothing_in_the_table() -> 
     for _ in range(3):
         wired.ask(7, "elicitation/create", FORM)
     await turns(10)
+    refused = [(7, -32600), (7, -32600)]
+    assert [(m["id"], m["error"]["code"]) for m in wired.transport.responses()] == refused
+    assert wired.session.counters.refused_questions == 2
     release.set()
     await turns(10)
     assert wired.empty(), wired.session.sizes()
+    assert wired.transport.responses()[2]["result"] == {"action": "decline"}
+    await wired.aclose()
+
+
+async def test_threads_of_questions_that_were_taken_back_count_against_the_bound_and_are_told_at_the_end() -> (
+    None
+):
+    """A server that asks and takes back in a loop gets no thread more than the bound."""
+    release, running = threading.Event(), threading.Semaphore(0)
+
+    def person(server: str, question: Any) -> ElicitResult:
+        running.release()
+        release.wait(20)
+        return ElicitResult("decline")
+
+    wired = Wired(Handlers(elicit=person), questions=2)
+    for n in range(5):
+        wired.ask(n, "elicitation/create", FORM)
+        await turns(5)
+        wired.take_back(n)
+        await turns(5)
+    assert [(m["id"], m["error"]["code"]) for m in wired.transport.responses()] == [
+        (2, -32000),
+        (3, -32000),
+        (4, -32000),
+    ]
+    assert running.acquire(timeout=5) and running.acquire(timeout=5)
+    assert not running.acquire(blocking=False)
+    stuck = await wired.session.aclose()
+    assert stuck == ["session of memory: a plain handler that does not return"] * 2
+    release.set()
+    await threads_end("moorings-question")
+    await turns(5)
+    assert wired.session._left == set()
+    await wired.aclose()
+
+
+@pytest.mark.parametrize("error", [SystemExit, KeyboardInterrupt])
+@pytest.mark.parametrize("kind", ["plain", "async"])
+async def test_a_handler_that_exits_ends_its_question_and_not_the_loop(
+    error: type[BaseException], kind: str
+) -> None:
+    def plain(server: str, question: Any) -> ElicitResult:
+        raise error
+
+    async def coroutine(server: str, question: Any) -> ElicitResult:
+        raise error
+
+    wired = Wired(Handlers(elicit=plain if kind == "plain" else coroutine))
+    wired.ask(1, "elicitation/create", FORM)
+    async with asyncio.timeout(5):
+        while not wired.transport.responses():
+            await asyncio.sleep(0.001)
+    assert wired.transport.responses()[0]["error"]["code"] == -32603
+    assert wired.session.counters.handler_errors == 1
+    await turns(5)
+    assert wired.empty()
     await wired.aclose()
 
 

@@ -9,8 +9,9 @@ import asyncio
 import random
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -23,6 +24,7 @@ from moorings import (
     ElicitResult,
     Handlers,
     Host,
+    MisuseError,
     NotSent,
     StartError,
     StdioServer,
@@ -98,8 +100,6 @@ async def test_f4_1_a_server_has_a_limit_of_its_own_and_a_call_another(tmp_path:
 
 
 async def test_a_limit_of_zero_ends_at_once_and_a_negative_one_is_misuse(tmp_path: Path) -> None:
-    from moorings import MisuseError
-
     host, _ = scripted(tmp_path)
     async with host:
         await host.wait_ready()
@@ -597,3 +597,73 @@ async def test_when_stdout_ends_every_waiter_ends_at_once_handlers_included(tmp_
             await ended.wait()
         assert await gone(log.pids(), 5)
         assert session.sizes() == EMPTY
+
+
+# What is no time to wait
+
+NO_TIMES = [float("nan"), -1, -0.001, float("-inf"), True, "5", b"1", 1j]
+
+
+@pytest.mark.parametrize("value", NO_TIMES, ids=repr)
+async def test_what_is_no_time_is_refused_at_every_door(tmp_path: Path, value: Any) -> None:
+    host, log = scripted(tmp_path)
+    async with host:
+        await host.wait_ready()
+        doors: list[Callable[[], Any]] = [
+            lambda: host.call("s__echo", timeout=value),
+            lambda: host.call("s__echo", total=value),
+            lambda: host.call_raw("s", "echo", timeout=value),
+            lambda: host.request("s", "x/y", timeout=value),
+            lambda: host.ping("s", timeout=value),
+            lambda: host.read_resource("r://x", timeout=value),
+            lambda: host.wait_ready(value),
+            lambda: host.restart("s", timeout=value),
+            lambda: host.remove("s", timeout=value),
+            lambda: host.close(value),
+        ]
+        for door in doors:
+            with pytest.raises(MisuseError, match=r"is a number of seconds, 0 or more; not "):
+                await door()
+        with pytest.raises(MisuseError):
+            host.run(value)
+        assert (await host.call("s__echo", {"text": "on"})).text == "on"
+    assert log.count("x/y") == 0
+
+
+@pytest.mark.parametrize("value", [*NO_TIMES, None], ids=repr)
+def test_what_is_no_time_is_refused_by_the_blocking_host_too(tmp_path: Path, value: Any) -> None:
+    host = Host({"s": fault_server()}, state_dir=False)
+    with host:
+        with pytest.raises(MisuseError):
+            host.close(value)
+        if value is not None:
+            with pytest.raises(MisuseError):
+                host.run(value)
+        assert (host.call("s__echo", {"text": "on"})).text == "on"
+
+
+async def test_a_time_without_end_is_a_week_and_disarms_no_other_call(tmp_path: Path) -> None:
+    """Given calls that may take for ever, the limit of another is kept."""
+    host, _ = scripted(tmp_path)
+    async with host:
+        await host.wait_ready(float("inf"))
+        for_ever = [
+            asyncio.ensure_future(host.call("s__never", timeout=value))
+            for value in (float("inf"), 1e300, 10**400, 1e10)
+        ]
+        await asyncio.sleep(0.1)
+        with pytest.raises(CallTimeout) as caught:
+            await host.call("s__never", timeout=0.1)
+        assert caught.value.elapsed < 0.1 + SLACK
+        assert {p.clock.silence for p in session_of(host)._pending.values()} == {7 * 24 * 3600.0}
+        for each in for_ever:
+            each.cancel()
+        await asyncio.wait(for_ever)
+        assert (await host.close(float("inf"))).stuck == ()
+
+
+def test_bounds_are_times_too() -> None:
+    for value in (*NO_TIMES, float("inf")):
+        with pytest.raises(MisuseError):
+            Bounds(call=value)
+    assert Bounds(total=1e300).total == 7 * 24 * 3600

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from moorings import AsyncHost, ConfigError
 from moorings.transport.environment import (
     BASELINE,
     BASELINE_WINDOWS,
@@ -312,3 +313,37 @@ def test_a_folder_of_that_name_is_no_command(tmp_path: Path) -> None:
         find_command("tool", path, None)
     tool.chmod(0o755)
     assert find_command("tool", path, None) == str(tool)
+
+
+@pytest.fixture
+def nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """This process stands in a folder that is gone."""
+    if os.name == "nt":
+        pytest.skip("a folder in use cannot be removed on Windows")
+    folder = tmp_path / "gone"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    folder.rmdir()
+    yield
+    # Back before monkeypatch asks where we are.
+    os.chdir(tmp_path)
+
+
+@pytest.mark.usefixtures("nowhere")
+def test_a_deleted_folder_does_not_keep_a_command_from_being_found() -> None:
+    files = Files(["/b/npx"])
+    assert files.find("/b/npx", {"PATH": "rel"}) == "/b/npx"
+    assert files.find("npx", {"PATH": "rel:/b"}) == "/b/npx"
+    assert files.find("npx", {"PATH": "rel:/b"}, "also/rel") == "/b/npx"
+    with pytest.raises(NotFound, match=r"there is no \./npx"):
+        files.find("./npx", {"PATH": "/b"})
+
+
+@pytest.mark.usefixtures("nowhere")
+async def test_a_relative_state_folder_in_a_deleted_folder_is_a_typed_error() -> None:
+    host = AsyncHost({}, state_dir="state")
+    with pytest.raises(
+        ConfigError, match="the state folder 'state' is relative, and the current folder is gone"
+    ):
+        await host.start()
+    await host.close()

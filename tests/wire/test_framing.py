@@ -360,3 +360,49 @@ def test_never_a_wrong_id(message: dict[str, Any], head: int, tail: int, compact
 def test_any_bytes_at_the_ends_raise_nothing(head: bytes, tail: bytes) -> None:
     find_ends(b"{" + head, tail + b"}")
     find_ends(b'{"id":' + head + b',"result":1,', b',"id":' + tail + b"}")
+
+
+# --- hostile ends
+
+
+def _seconds(head: bytes, tail: bytes) -> float:
+    best = float("inf")
+    for _ in range(3):
+        began = time.perf_counter()
+        for _ in range(5):
+            find_ends(head, tail)
+        best = min(best, time.perf_counter() - began)
+    return best
+
+
+@pytest.mark.parametrize(
+    ("unit", "end"),
+    [
+        (b',"a":1', b"x"),
+        (b',"a":1', b"}x"),
+        (b',"a":1', b"}"),
+        (b',"":""', b"x}"),
+        (b',"', b"}"),
+        (b',"\\', b'"}'),
+        (b"\\", b'"}'),
+        (b'\\"', b'"}'),
+        (b', "a" : 1 ', b"x"),
+        (b"1.", b"}"),
+        (b"1e", b"}"),
+        (b"}", b""),
+    ],
+)
+def test_the_work_for_an_end_grows_with_its_length_and_not_with_its_square(unit: bytes, end: bytes) -> None:
+    """Given one of eight times the length, it takes about eight times as long and not sixty-four times."""
+    short, long = (unit * (size // len(unit)) + end for size in (1024, 8 * 1024))
+    head = b'{"a":1'
+    assert _seconds(head, long) < 30 * max(_seconds(head, short), 1e-4)
+
+
+def test_members_at_the_end_are_read_from_the_brace_backward() -> None:
+    """What stands in a text is no member, quotes and backslashes in it are read as JSON does, and the spaces too."""
+    end = b',"a,\\"b":-1.5e+3 , "id" : 7,"t":"x,\\"id\\":1","method":"q\\\\" }\r'
+    assert find_ends(b"{", b'x"' + end) == (7, True)
+    assert find_ends(b"{", b'{"id":8},"id":9,"result":null}') == (9, False)
+    assert find_ends(b"{", b',"method":"m","x":{"id":8}}') == (None, False)
+    assert find_ends(b"{", b',"id":1,"id":2,"method":"m"}') == (None, False)

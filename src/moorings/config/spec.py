@@ -7,12 +7,14 @@ with its unit and its default (law 3). Files become these values in ``config/fil
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 from collections.abc import Mapping, Sequence, Set
 from typing import Any, Literal, get_args
 
 import msgspec
 
+from .._checks import LONGEST
 from ..errors import MisuseError
 
 __all__ = ["Bounds", "Protocol", "StdioServer"]
@@ -22,7 +24,8 @@ Protocol = Literal["auto", "handshake", "2026-07-28"]
 
 
 class Bounds(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Every bound of one server. Times in seconds, sizes in bytes; all are settings."""
+    """Every bound of one server. Times in seconds (longer than a week is taken for a week), sizes in bytes; all are
+    settings."""
 
     connect: float = 60.0
     """Spawn, negotiation and the first lists together."""
@@ -70,6 +73,10 @@ class Bounds(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
                 raise MisuseError(
                     f"{name} is {'a whole number' if whole else 'a number'}, 0 or more; not {value!r}"
                 )
+            if not whole and value > LONGEST:
+                if value == float("inf"):
+                    raise MisuseError(f"{name} is infinite, and every wait has an end")
+                msgspec.structs.force_setattr(self, name, LONGEST)
 
 
 class StdioServer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -123,12 +130,25 @@ class StdioServer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         if not isinstance(self.bounds, Bounds):
             raise MisuseError(f"bounds is a Bounds, not {type(self.bounds).__name__}")
 
+    def __rich_repr__(self) -> list[tuple[str, Any]]:
+        """The fields; of the environment the names only, as its values are secrets."""
+        fields = [(name, getattr(self, name)) for name in self.__struct_fields__]
+        return [(name, dict.fromkeys(value, "…") if name == "env" else value) for name, value in fields]
+
+    def __repr__(self) -> str:
+        return f"StdioServer({', '.join(f'{name}={value!r}' for name, value in self.__rich_repr__())})"
+
     def fingerprint(self) -> str:
         """What makes two specifications the same program: the key under which its era is remembered.
 
         Values of the environment stay out: they hold secrets, and a hash of a short secret can be undone.
         """
-        identity = msgspec.json.encode([self.command, self.args, self.cwd, sorted(self.env)])
+        parts = [self.command, self.args, self.cwd, sorted(self.env)]
+        try:
+            identity = msgspec.json.encode(parts)
+        except UnicodeEncodeError:
+            # Names of files that are no UTF-8 come as lone surrogates (PEP 383), which JSON has no bytes for.
+            identity = json.dumps(parts, ensure_ascii=False).encode("utf-8", "surrogatepass")
         return hashlib.sha256(identity).hexdigest()[:32]
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import contextvars
-import difflib
+import logging
 import os
 import weakref
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
@@ -20,6 +20,8 @@ from typing import Any, Self, TypeVar
 
 import msgspec
 
+from .._checks import LONGEST as WAIT_FOREVER
+from .._checks import seconds
 from .._tasks import TaskOwner, outlast
 from .._version import __version__
 from ..config import Bounds, StdioServer
@@ -46,19 +48,22 @@ from .catalog import CatalogPrompt, CatalogResource, CatalogTemplate, CatalogToo
 from .handle import ServerHandle
 from .places import Places
 from .report import CloseReport, Readiness
-from .resolve import Directory
+from .resolve import Directory, nearest
 from .run import Run, current_run
 
 __all__ = ["DEFAULT_CLOSE", "DEFAULT_STARTING", "AsyncHost"]
 
 T = TypeVar("T")
+_log = logging.getLogger("moorings")
+
+CLOSE_TRIES = 3
+"""How often the close of a server is run that failed, or was struck by Ctrl-C."""
 
 DEFAULT_CLOSE = 10.0
 """Seconds for the whole of a close."""
 DEFAULT_STARTING = 16
 """Servers that start at one time."""
 DEFAULT_BOUNDS = Bounds()
-WAIT_FOREVER = 7 * 24 * 3600.0
 
 
 class AsyncHost:
@@ -180,7 +185,11 @@ class AsyncHost:
 
         The work is the host's own: a caller that is cancelled or gives up leaves it whole, and a second call waits
         for the same end. Returns what it took.
+
+        Raises:
+            MisuseError: ``timeout`` is no number of seconds.
         """
+        timeout = seconds(timeout, "timeout")
         if self._report is not None:
             return self._report
         if self._loop is None:
@@ -190,12 +199,16 @@ class AsyncHost:
             return self._report
         self._check_loop()
         while True:
-            # A loop that cancels everything may do so before the work's first step: then it is begun anew.
-            if self._closing is None or (self._closing.cancelled() and self._ended() is None):
+            # A loop that cancels everything may do so before the work's first step, and Ctrl-C may strike in any
+            # step: then it is begun anew.
+            if self._closing is None or (self._closing.done() and self._ended() is None):
                 self._closing = self._owner.start(self._close(timeout), name="close")
-            await asyncio.wait({self._closing})
-            if (report := self._ended()) is not None or not self._closing.cancelled():
-                return report or self._closing.result()
+            closing = self._closing
+            await asyncio.wait({closing})
+            if (report := self._ended()) is not None:
+                return report
+            if not closing.cancelled() and isinstance(error := closing.exception(), Exception):
+                raise error
 
     def _ended(self) -> CloseReport | None:
         return self._report
@@ -211,13 +224,20 @@ class AsyncHost:
         stuck: list[str] = []
         for server in servers:
             task = ends[server.name]
+            tries = 1
             # Bounded by the deadline that each close was given.
-            while not task.done() or task.cancelled():
-                if task.cancelled():
-                    # Before its first step, as above.
+            while (
+                not task.done() or task.cancelled() or (task.exception() is not None and tries < CLOSE_TRIES)
+            ):
+                if task.done():
+                    # Cancelled before its first step, or struck in one of them, as above.
+                    tries += not task.cancelled()
                     task = self._owner.start(server.close(by_then), name=f"close {server.name}")
                 await outlast(task, self._loop.time() + WAIT_FOREVER)
-            if task.exception() is None and (record := task.result()) is not None:
+            if (error := task.exception()) is not None:
+                _log.error("server %s: its close failed", server.name, exc_info=error)
+                stuck.append(f"close {server.name}: {error!r}")
+            elif (record := task.result()) is not None:
                 records[server.name] = record
             stuck.extend(server.stuck)
         # Commands that were under way find everything ended, and so end themselves.
@@ -258,7 +278,7 @@ class AsyncHost:
         """
         self._check()
         assert self._loop is not None
-        until = self._loop.time() + (WAIT_FOREVER if timeout is None else max(timeout, 0.0))
+        until = self._loop.time() + (WAIT_FOREVER if timeout is None else seconds(timeout, "timeout"))
         run = self._run()
         if run is not None and (deadline := run.deadline()) is not None:
             until = min(until, deadline)
@@ -353,9 +373,9 @@ class AsyncHost:
     def _get(self, name: str) -> Server:
         server = self._servers.get(name)
         if server is None:
-            near = difflib.get_close_matches(name, self._servers, n=1)
+            near = nearest(name, self._servers)
             raise UnknownServer(
-                f"there is no server {name!r}" + (f"; did you mean {near[0]!r}?" if near else ""),
+                f"there is no server {name!r}" + (f"; did you mean {near!r}?" if near is not None else ""),
                 fix=f"known servers: {', '.join(self._servers) or 'none'}",
             )
         return server
@@ -632,6 +652,7 @@ class AsyncHost:
         """End a server for good, within ``timeout`` seconds. Returns what it took, None if it was not running."""
         self._check()
         assert self._loop is not None
+        timeout = seconds(timeout, "timeout")
         server = self._get(name)
         del self._servers[name]
         task = self._owner.start(server.close(self._loop.time() + timeout), name=f"remove {name}")
@@ -669,7 +690,7 @@ class AsyncHost:
         self._check()
         assert self._loop is not None
         server = self._get(name)
-        until = self._loop.time() + (WAIT_FOREVER if timeout is None else timeout)
+        until = self._loop.time() + (WAIT_FOREVER if timeout is None else seconds(timeout, "timeout"))
         task = self._owner.start(command(server), name=f"command for {name}")
         await asyncio.wait({task})
         task.result()
@@ -694,10 +715,8 @@ class AsyncHost:
     def _clock(self, timeout: float | None, total: float | None) -> CallClock:
         """A clock by the defaults; ``_fit`` sets it to the bounds of the server once that is known."""
         bounds = self._bounds or DEFAULT_BOUNDS
-        silence = bounds.call if timeout is None else timeout
-        whole = max(bounds.total, silence) if total is None else total
-        if silence < 0 or whole < 0:
-            raise MisuseError("a timeout cannot be negative")
+        silence = bounds.call if timeout is None else seconds(timeout, "timeout")
+        whole = max(bounds.total, silence) if total is None else seconds(total, "total")
         run = self._run()
         if run is not None:
             return run.clock(silence, whole)
@@ -706,9 +725,13 @@ class AsyncHost:
 
     def _fit(self, clock: CallClock, server: Server, timeout: float | None, total: float | None) -> None:
         bounds = server.spec.bounds
+        # Checked by ``_clock``; here they only have to come out the same.
+        silence = bounds.call if timeout is None else min(timeout, WAIT_FOREVER)
         clock.fit(
-            bounds.call if timeout is None else timeout,
-            (max(bounds.total, timeout or 0.0) if total is None else total),
+            silence,
+            max(bounds.total, 0.0 if timeout is None else silence)
+            if total is None
+            else min(total, WAIT_FOREVER),
         )
 
     def _run(self) -> Run | None:

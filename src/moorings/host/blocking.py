@@ -13,6 +13,7 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
+from .._checks import seconds
 from ..config import Bounds, StdioServer
 from ..errors import HostClosedError
 from ..observe import OnEvent
@@ -132,7 +133,9 @@ class Host:
 
         Raises:
             WrongLoopError: called on the loop thread.
+            MisuseError: ``timeout`` is no number of seconds.
         """
+        timeout = seconds(timeout, "timeout")
         with self._gate:
             thread = self._thread
             if thread is None:
@@ -393,8 +396,9 @@ class Host:
 def _outcome(handover: Handover[T]) -> T:
     try:
         return handover.result()
-    except KeyboardInterrupt:
-        handover.cancel()
+    except BaseException:  # boundary: a signal handler may raise anything into the waiting thread
+        if not handover.done:
+            handover.cancel()
         raise
 
 

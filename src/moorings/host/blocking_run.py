@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
+from .._checks import seconds
 from ..errors import CallError, HostClosedError, MisuseError
 from ..wire.types import CallToolResult
 from .async_host import AsyncHost
@@ -28,10 +29,8 @@ class BlockingRun:
     """
 
     def __init__(self, host: Host, timeout: float | None) -> None:
-        if timeout is not None and timeout < 0:
-            raise MisuseError(f"the timeout of a run is {timeout}; it cannot be negative")
         self.host = host
-        self.timeout = timeout
+        self.timeout = None if timeout is None else seconds(timeout, "the timeout of a run")
         self._run: Run | None = None
         self._token: contextvars.Token[Run | None] | None = None
 

@@ -15,6 +15,7 @@ import asyncio
 import atexit
 import contextlib
 import contextvars
+import logging
 import os
 import threading
 import time
@@ -30,7 +31,10 @@ from .report import CloseReport
 __all__ = ["Handover", "LoopThread"]
 
 T = TypeVar("T")
+_log = logging.getLogger("moorings")
 
+CLOSE_TRIES = 5
+"""How often a close that is struck in its middle is carried on."""
 JOIN_MARGIN = 2.0
 """Seconds beyond the bound of a close in which the thread must have ended."""
 
@@ -163,6 +167,9 @@ class LoopThread:
         """The moment (``time.monotonic``) by which the close that came first is to be over."""
         self._owner: TaskOwner | None = None
         self._pid = os.getpid()
+        self._main_task: asyncio.Task[Any] | None = None
+        self._begun = threading.Lock()
+        """Taken once and for all by the thread when it begins, or by a start that gives it up before that."""
         self._thread = make_thread(target=self._run, name="moorings-loop", daemon=True)
 
     def start(self) -> None:
@@ -173,6 +180,9 @@ class LoopThread:
         except (
             BaseException
         ) as error:  # boundary: no thread to be had; those who wait for this start must learn it
+            if not self._begun.acquire(blocking=False):
+                # Ctrl-C while ``Thread.start`` waited: the thread runs all the same, and a close finds and ends it.
+                raise
             _live.discard(self)
             self._failure = error
             self._running.set()
@@ -203,6 +213,9 @@ class LoopThread:
     # On the thread
 
     def _run(self) -> None:
+        if not self._begun.acquire(blocking=False):
+            # Given up by its start before this first step.
+            return
         try:
             self._run_loop()
         finally:
@@ -220,9 +233,9 @@ class LoopThread:
             asyncio.set_event_loop(loop)
             loop.run_until_complete(self._main(loop))
         except BaseException as error:  # boundary: the starter, or the log, must learn what ended the loop
-            self._failure = self._failure or error
-            if self._running.is_set():
-                raise
+            if not self._running.is_set():
+                self._failure = self._failure or error
+            self._close_struck(loop, error)
         finally:
             self._refuse_late_handovers(loop)
             loop.run_until_complete(loop.shutdown_asyncgens())
@@ -231,19 +244,46 @@ class LoopThread:
             _live.discard(self)
             self._running.set()
 
+    def _close_struck(self, loop: asyncio.AbstractEventLoop, error: BaseException) -> None:
+        """An exit or the like, raised in a step of any task, ended the run of the loop: close the host on it."""
+        for _ in range(CLOSE_TRIES):
+            if self._running.is_set():
+                _log.error("the loop thread was struck; its host is closed", exc_info=error)
+            self._accepting = False
+            main, stop = self._main_task, self._stop
+            try:
+                if main is not None and not main.done():
+                    # It goes on where it waits, which is for this.
+                    if stop is not None and not stop.done():
+                        self._stop_by = time.monotonic() + DEFAULT_CLOSE
+                        stop.set_result(DEFAULT_CLOSE)
+                    loop.run_until_complete(main)
+                elif self.host is not None and self._report is None:
+                    loop.run_until_complete(self._close_host(self.host, DEFAULT_CLOSE))
+                return
+            except (
+                BaseException
+            ) as again:  # boundary: struck once more, or the outcome of what was struck before
+                error = again
+
     async def _main(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._main_task = asyncio.current_task()
         self._loop = loop
         self._stop = loop.create_future()
         self._owner = TaskOwner("blocking host")
         host = self.host = self._make_host()
         try:
             await host.start()
-            self._accepting = True
+            self._accepting = not self._stop.done()
             self._running.set()
             timeout = await self._stop
         except BaseException:
             await host.close()
             raise
+        await self._close_host(host, timeout)
+
+    async def _close_host(self, host: AsyncHost, timeout: float) -> None:
+        assert self._owner is not None
         self._report = await host.close(timeout)
         stuck = await self._owner.aclose(max(self._stop_by - time.monotonic(), 0.1))
         if stuck:
@@ -338,6 +378,12 @@ class LoopThread:
         ended = self._wait_ended(max(timeout, 0.0) + JOIN_MARGIN)
         # Where another close came first, its bound is the one that holds.
         if not ended and not self._wait_ended(max(self._stop_by + JOIN_MARGIN - time.monotonic(), 0.0)):
+            # It takes nothing more, and nobody waits any longer for what it may never come to.
+            self._accepting = False
+            for handover in list(self._open):
+                handover.settle(
+                    None, HostClosedError("this host was closed; its loop thread is held by user code")
+                )
             return CloseReport(
                 elapsed=time.monotonic() - began, stuck=("the loop thread: user code on it does not return",)
             )

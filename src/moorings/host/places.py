@@ -26,6 +26,9 @@ class Places(msgspec.Struct, frozen=True):
         """The places in ``folder``; None is the usual one of the system, False keeps all in memory.
 
         Where the home folder is not known, nothing is kept: a missing memory costs a probe, never a connection.
+
+        Raises:
+            ConfigError: the folder is relative, and the folder this process stands in was deleted.
         """
         if folder is None or isinstance(folder, bool):
             if folder is False:
@@ -34,5 +37,11 @@ class Places(msgspec.Struct, frozen=True):
                 folder = state_dir()
             except ConfigError:
                 return cls(MemoryEraStore(), lambda name: None)
-        state = StateFolder(folder)
+        try:
+            state = StateFolder(folder)
+        except OSError:
+            raise ConfigError(
+                f"the state folder {os.fspath(folder)!r} is relative, and the current folder is gone",
+                fix="name it by its whole path, or go to a folder that is there",
+            ) from None
         return cls(EraStore(state), lambda name: str(log_path(state, name)))

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import difflib
+import heapq
 import logging
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import msgspec
@@ -33,10 +34,21 @@ from .catalog import (
 )
 from .names import ENDING, MAX_NAME, exposed_name, split_plain
 
-__all__ = ["Directory", "template_matches"]
+__all__ = ["Directory", "nearest", "template_matches"]
 
 _log = logging.getLogger("moorings")
 T = TypeVar("T")
+
+MAX_TEMPLATE = 4096
+"""Characters of a URI template; a longer one matches nothing."""
+MAX_EXPRESSIONS = 64
+"""Expressions in a URI template; one with more matches nothing."""
+MAX_NEAR = 200
+"""Names among which the one that was meant is looked for."""
+MAX_NEAR_LENGTH = 200
+"""Characters of a name for which that is done."""
+
+_EXPRESSION = re.compile(r"\{[^{}]*\}")
 
 KNOWN = (State.READY, State.PARKED, State.IDLE, State.CONNECTING, State.STOPPING)
 """States in which the last known lists of a server count: the next use wakes it."""
@@ -44,8 +56,45 @@ KNOWN = (State.READY, State.PARKED, State.IDLE, State.CONNECTING, State.STOPPING
 
 def template_matches(template: str, uri: str) -> bool:
     """Whether a URI could come from a template (RFC 6570, read loosely: an expression stands for any text)."""
-    parts = re.split(r"\{[^{}]*\}", template)
-    return re.fullmatch(".*".join(re.escape(part) for part in parts), uri, re.DOTALL) is not None
+    if len(template) > MAX_TEMPLATE:
+        return False
+    first, *rest = _EXPRESSION.split(template)
+    if not rest:
+        return uri == first
+    if len(rest) > MAX_EXPRESSIONS:
+        return False
+    *between, last = rest
+    end = len(uri) - len(last)
+    if not (uri.startswith(first) and uri.endswith(last)) or end < len(first):
+        return False
+    # The first place that fits leaves the most room for the rest, so nothing has to be tried again: a pattern of a
+    # server must not cost more than one walk over the text.
+    at = len(first)
+    for part in between:
+        at = uri.find(part, at, end)
+        if at < 0:
+            return False
+        at += len(part)
+    return True
+
+
+def nearest(name: str, names: Iterable[str]) -> str | None:
+    """The name that was probably meant, if one is near. Bounded work: a server may list any number of names."""
+    if len(name) > MAX_NEAR_LENGTH:
+        return None
+    listed = list(names)
+    if len(listed) > MAX_NEAR:
+        # A slip of the pen mostly leaves the beginning as it was.
+        listed = heapq.nlargest(MAX_NEAR, listed, key=lambda other: _shared(name, other))
+    near = difflib.get_close_matches(name, [n for n in listed if len(n) <= MAX_NEAR_LENGTH], n=1)
+    return near[0] if near else None
+
+
+def _shared(one: str, other: str) -> int:
+    """How many characters two names share at their beginning."""
+    return next(
+        (at for at, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other))
+    )
 
 
 class Directory:
@@ -172,10 +221,9 @@ class Directory:
         raise self._unknown(name, seen, out)
 
     def _unknown(self, name: str, names: Sequence[str], out: Sequence[Server] = ()) -> UnknownTool:
-        near = difflib.get_close_matches(name, names, n=1)
         text = f"there is no {name!r} in the catalog"
-        if near:
-            text += f"; did you mean {near[0]!r}?"
+        if (near := nearest(name, names)) is not None:
+            text += f"; did you mean {near!r}?"
         for server in out:
             text += f"; server {server.name!r}, which may have it: {server.why_not_ready()}"
         return UnknownTool(text, fix="list the catalog: host.tools(), or 'moor tools'")

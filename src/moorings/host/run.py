@@ -13,6 +13,7 @@ from collections.abc import Callable, Coroutine, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
+from .._checks import seconds
 from .._tasks import TaskOwner, outlast
 from ..errors import CallCancelled, CallError, MisuseError, RunTimeout
 from ..session.cancelled import note_cancel
@@ -40,10 +41,8 @@ class Run:
     """
 
     def __init__(self, host: AsyncHost, timeout: float | None) -> None:
-        if timeout is not None and timeout < 0:
-            raise MisuseError(f"the timeout of a run is {timeout}; it cannot be negative")
         self.host = host
-        self.timeout = timeout
+        self.timeout = None if timeout is None else seconds(timeout, "the timeout of a run")
         self.expired = False
         """True once the deadline has passed."""
         self.until: float | None = None

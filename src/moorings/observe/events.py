@@ -46,5 +46,9 @@ def publish(listener: OnEvent | None, event: Event) -> None:
         return
     try:
         listener(event)
-    except Exception as error:  # boundary: a listener is the user's code
+    except (
+        Exception,
+        SystemExit,
+        KeyboardInterrupt,
+    ) as error:  # boundary: a listener is the user's code; an exit in there must not end the loop
         _log.warning("the listener of events failed on %r: %r", event, error)

@@ -166,6 +166,7 @@ class Life:
 
     async def _run(self) -> None:
         problem: MooringsError | None = None
+        struck: BaseException | None = None
         try:
             problem = await self._live()
         except asyncio.CancelledError:
@@ -175,10 +176,38 @@ class Life:
         except Exception as fault:  # boundary: a fault of ours must not leave a process behind
             _log.exception("server %s: a fault in Moorings", self.name)
             problem = StartError(f"a fault in Moorings: {fault!r}", server=self.name)
+        except GeneratorExit:
+            raise
+        except (
+            BaseException
+        ) as error:  # boundary: Ctrl-C or an exit in a step of this task has its way at the end
+            struck = error
         # Whatever happened above, from here to the end of the task everything is taken down.
         self.end("the server is being taken down")
         self.failed = problem is not None
-        self._on_down(self, problem)
+        for last in (False, True):
+            try:
+                await self._take_down(problem)
+                break
+            except GeneratorExit:
+                raise
+            except (
+                BaseException
+            ) as error:  # boundary: what strikes in the middle of it does not end it; once more
+                struck = struck or error
+                _log.warning("server %s: %r struck while it was taken down", self.name, error)
+                if last:
+                    self.stuck.append(f"the end of generation {self.generation} of {self.name}: {error!r}")
+        if struck is not None:
+            raise struck
+
+    _down_told = False
+
+    async def _take_down(self, problem: MooringsError | None) -> None:
+        """All that the end takes; begun anew where something struck in the middle of it."""
+        if not self._down_told:
+            self._down_told = True
+            self._on_down(self, problem)
         if self.session is not None:
             self.session.fail(self._end.result() if self._end.done() else "the server is being taken down")
         self.stuck.extend(await self.parts.aclose())
@@ -211,6 +240,9 @@ class Life:
         error = start.exception()
         if error is None or isinstance(error, MooringsError):
             return error
+        if not isinstance(error, Exception):
+            # Ctrl-C or an exit that struck in a step of the start has gone through the loop already: not twice.
+            return StartError(f"its start was interrupted by {error!r}", server=self.name)
         raise error
 
     def _death(self) -> ServerDied:
@@ -414,9 +446,11 @@ class Life:
         # A modern server whose discovery said nothing may still have tools: ask, and take no for an answer.
         if self.negotiated.capabilities.tools is not None or self.negotiated.era is Era.MODERN:
             left = max(deadline - before, 0.0)
+            # The limit of the start is a promise to those who wait for it: no question of the server moves it.
+            clock = CallClock(before, left, left + 1.0, until=deadline, why="the limit of the start")
             self.changed_since_listed = False
             try:
-                self.first_tools = await self.methods.list_all("tools", CallClock(before, left, left))
+                self.first_tools = await self.methods.list_all("tools", clock)
             except CallError as error:
                 self.steps["list"] = self._loop.time() - before
                 self.list_problem = error

@@ -9,10 +9,10 @@ Sources: MCP ``server/tools`` (list changed), ``server/utilities/caching``; fiel
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable
 from typing import Any
 
+from .._log import Told, log
 from .._tasks import TaskOwner
 from ..errors import CallCancelled, CallError, CallTimeout
 from ..observe import CatalogChanged
@@ -21,17 +21,26 @@ from ..session.methods import LIST_KINDS, Listed, Methods
 
 __all__ = ["ListState", "Lists", "difference", "next_distance"]
 
-_log = logging.getLogger("moorings")
-
 FIRST_DISTANCE = 1.0
 LONGEST_DISTANCE = 60.0
+FREE_CHANGES = 2
+"""Real changes in rapid succession that are looked at without any wait."""
+FIRST_RAPID = 0.1
+LONGEST_RAPID = 5.0
+QUIET = 5.0
+"""Seconds, beyond the distance, after which a change is no longer one of a rapid succession."""
 
 
-def next_distance(before: float, *, changed: bool) -> float:
-    """Seconds to wait before the refresh after next: none after a real change, growing while nothing changes."""
+def next_distance(before: float, *, changed: bool, rapid: int = 1) -> float:
+    """Seconds from this refresh until the next.
+
+    After a real change there is no wait, but a list that is another at each look (``rapid`` of them by now) is looked
+    at less often, too: else its server would have us list for ever. While nothing changes, the distance grows.
+    """
     if changed:
-        return 0.0
-    return FIRST_DISTANCE if before == 0.0 else min(before * 2, LONGEST_DISTANCE)
+        over = rapid - FREE_CHANGES
+        return 0.0 if over <= 0 else min(FIRST_RAPID * 2.0 ** min(over - 1, 16), LONGEST_RAPID)
+    return FIRST_DISTANCE if before < FIRST_DISTANCE else min(before * 2, LONGEST_DISTANCE)
 
 
 def difference(kind: str, old: Listed | None, new: Listed) -> tuple[list[str], list[str], list[str]]:
@@ -57,6 +66,7 @@ class ListState:
         "last_refresh",
         "listed",
         "problem",
+        "rapid",
         "refresh",
         "stale",
     )
@@ -77,6 +87,8 @@ class ListState:
         self.dirty = False
         """A change was announced since the last fetch began."""
         self.distance = 0.0
+        self.rapid = 0
+        """Real changes in rapid succession, the last one included."""
         self.last_refresh = float("-inf")
 
 
@@ -91,6 +103,7 @@ class Lists:
         self._methods: Methods | None = None
         self._owner: TaskOwner | None = None
         self._kept_current: Callable[[str], bool] = lambda kind: True
+        self._told = Told()
 
     def __getitem__(self, kind: str) -> ListState:
         return self._states[kind]
@@ -103,11 +116,13 @@ class Lists:
         self._owner = owner
         self._methods = methods
         self._kept_current = kept_current
+        self._told = Told()
         for state in self._states.values():
             state.stale = True
             state.dirty = False
             state.fetch = state.refresh = None
             state.distance = 0.0
+            state.rapid = 0
             state.last_refresh = float("-inf")
 
     def unbind(self) -> None:
@@ -127,7 +142,7 @@ class Lists:
         state.problem = None
         state.fresh_until = asyncio.get_running_loop().time() + listed.ttl
         for problem in listed.problems:
-            _log.warning("server %s: %s", self._server, problem)
+            log.log(self._told.level(problem), "server %s: %s", self._server, problem)
         if added or removed or changed:
             self._publish(CatalogChanged(self._server, kind, tuple(added), tuple(removed), tuple(changed)))
             return True
@@ -150,7 +165,7 @@ class Lists:
         except CallError as error:
             if state.listed is None:
                 raise
-            _log.warning("server %s: %s could not be listed anew: %s", self._server, kind, error)
+            self._tell_failure(kind, error)
             return state.listed
 
     async def _fetched(self, kind: str, clock: CallClock | None = None) -> Listed:
@@ -187,6 +202,7 @@ class Lists:
         state = self._states[kind]
         state.dirty = False
         now = asyncio.get_running_loop().time()
+        quiet = now - state.last_refresh > state.distance + QUIET
         state.last_refresh = now
         try:
             listed = await methods.list_all(kind, CallClock(now, self._limit, self._limit))
@@ -195,7 +211,10 @@ class Lists:
             state.stale = True
             raise
         changed = self.adopt(kind, listed)
-        state.distance = next_distance(state.distance, changed=changed)
+        if quiet:
+            state.rapid = 0
+        state.rapid += changed
+        state.distance = next_distance(state.distance, changed=changed, rapid=state.rapid)
         if state.dirty:
             state.stale = True
         return listed
@@ -219,18 +238,25 @@ class Lists:
             wait = state.last_refresh + state.distance - loop.time()
             if wait > 0:
                 if state.distance > FIRST_DISTANCE:
-                    _log.info(
-                        "server %s: announces changes of %s that are none; next look in %.0f s",
+                    why = "at every look" if state.rapid > FREE_CHANGES else "that are none"
+                    log.info(
+                        "server %s: announces changes of %s %s; next look in %.0f s",
                         self._server,
                         kind,
+                        why,
                         wait,
                     )
                 await asyncio.sleep(wait)
             try:
                 await self._fetched(kind)
             except CallError as error:
-                _log.warning("server %s: %s could not be listed anew: %s", self._server, kind, error)
+                self._tell_failure(kind, error)
                 return
+
+    def _tell_failure(self, kind: str, error: CallError) -> None:
+        # The text of the error holds times: what it says is the same without them.
+        level = self._told.level(f"{kind}: {error.message}")
+        log.log(level, "server %s: %s could not be listed anew: %s", self._server, kind, error)
 
     def snapshot(self) -> dict[str, Any]:
         """How many items each list holds, which are stale, and why one could not be listed."""

@@ -7,6 +7,7 @@ its modern twins inside an ``input_required`` answer. Only what has a handler is
 from __future__ import annotations
 
 import inspect
+import threading
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
@@ -60,8 +61,15 @@ class Handlers(msgspec.Struct, frozen=True, kw_only=True):
     on_resource_updated: OnResource | None = None
     """Hears ``notifications/resources/updated``: server, uri."""
 
-    async def answer(self, server: str, method: str, params: msgspec.Raw | bytes | None) -> Any:
-        """Answer a question of a server.
+    async def answer(
+        self,
+        server: str,
+        method: str,
+        params: msgspec.Raw | bytes | None,
+        *,
+        left: set[threading.Thread] | None = None,
+    ) -> Any:
+        """Answer a question of a server. ``left``: see ``run_in_thread``.
 
         Raises:
             NoHandler: nobody here answers such questions.
@@ -71,23 +79,23 @@ class Handlers(msgspec.Struct, frozen=True, kw_only=True):
         if method == "roots/list":
             if self.roots is None:
                 raise NoHandler(method)
-            roots = await _ask(self.roots, server) if callable(self.roots) else self.roots
+            roots = await _ask(left, self.roots, server) if callable(self.roots) else self.roots
             return ListRootsResult(roots=list(roots))
         if method == "sampling/createMessage":
             if self.sample is None:
                 raise NoHandler(method)
-            return await _ask(self.sample, server, decode_params(body, CreateMessageParams))
+            return await _ask(left, self.sample, server, decode_params(body, CreateMessageParams))
         if method == "elicitation/create":
             question = decode_params(body, ElicitParams)
             handler = self.elicit_url if question.mode == "url" else self.elicit
             if handler is not None:
-                return await _ask(handler, server, question)
+                return await _ask(left, handler, server, question)
         raise NoHandler(method)
 
 
-async def _ask(function: Callable[..., Any], *args: Any) -> Any:
+async def _ask(left: set[threading.Thread] | None, function: Callable[..., Any], *args: Any) -> Any:
     called = type(function).__call__ if not inspect.isroutine(function) else function
     if inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(called):
         return await function(*args)
-    answer = await run_in_thread(function, *args, name="moorings-question")
+    answer = await run_in_thread(function, *args, name="moorings-question", left=left)
     return await answer if inspect.isawaitable(answer) else answer

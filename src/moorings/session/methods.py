@@ -10,13 +10,14 @@ Sources: MCP ``server/{tools,resources,prompts}``, ``server/utilities/{completio
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypeVar
 
 import msgspec
 from msgspec import Raw, UnsetType
 
+from .._checks import LONGEST
+from .._log import Told, log
 from ..errors import AmbiguousDelivery, CallError, CallTimeout, Refused
 from ..wire.eras import META_LOG_LEVEL, METHOD_NOT_FOUND, MRTR_METHODS, Era
 from ..wire.types import (
@@ -34,6 +35,7 @@ from ..wire.types import (
     ReadResourceResult,
     Result,
     decode_result,
+    load_raw,
 )
 from .cancelled import note_cancel
 from .clock import CallClock
@@ -44,7 +46,6 @@ from .session import QuestionUnanswered, Session
 __all__ = ["LIST_KINDS", "ListKind", "Listed", "Methods"]
 
 R = TypeVar("R", bound=Result)
-_log = logging.getLogger("moorings")
 
 ListKind = Literal["tools", "resources", "resource_templates", "prompts"]
 
@@ -71,14 +72,15 @@ class Listed(msgspec.Struct, frozen=True):
 
 
 class Methods:
-    """Typed requests over one session. Made with it; holds nothing."""
+    """Typed requests over one session. Made with it; holds nothing but what it told of odd answers."""
 
-    __slots__ = ("_max_pages", "_max_rounds", "_session")
+    __slots__ = ("_max_pages", "_max_rounds", "_session", "_told")
 
     def __init__(self, session: Session, *, max_pages: int, max_rounds: int) -> None:
         self._session = session
         self._max_pages = max_pages
         self._max_rounds = max_rounds
+        self._told = Told()
 
     # Tools, resources, prompts
 
@@ -157,7 +159,8 @@ class Methods:
                     break
                 raise
             problems.extend(page.problems)
-            ttl = min(ttl, max(page.ttl_ms or 0, 0) / 1000)
+            # Bounded before it is divided: a whole number of a server may be too large for a float.
+            ttl = min(ttl, min(max(page.ttl_ms or 0, 0), int(LONGEST) * 1000) / 1000)
             for item in getattr(page, kind):
                 name = getattr(item, key)
                 if name not in items:
@@ -212,7 +215,10 @@ class Methods:
     async def raw(self, method: str, params: Mapping[str, Any] | None, clock: CallClock) -> Any:
         """Any request, its result decoded as plain JSON: for what Moorings has no name for yet. Raises CallError."""
         raw = await self._session.request(method, dict(params) if params else {}, clock)
-        return msgspec.json.decode(raw)
+        try:
+            return load_raw(raw)
+        except InvalidAnswer as error:
+            raise self._invalid(method, clock, str(error)) from None
 
     # The one way of asking
 
@@ -272,7 +278,8 @@ class Methods:
         problems = result.__dict__.get("problems")
         if problems and not isinstance(result, ListResult):
             for problem in problems:
-                _log.warning("server %s: %s: %s", self._session.server, label, problem)
+                level = self._told.level(f"{label}: {problem}")
+                log.log(level, "server %s: %s: %s", self._session.server, label, problem)
 
     async def _responses(self, wanted: InputRequiredResult, clock: CallClock, label: str) -> dict[str, Raw]:
         """Answer all questions of one round, in the caller's own task: its context variables hold. The clock stands

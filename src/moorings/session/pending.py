@@ -177,6 +177,10 @@ class Pending:
                     await told
         except TimeoutError:
             self._session.counters.handler_errors += 1
-        except Exception as error:  # boundary: the user's callback must not decide the outcome of the call
+        except (
+            Exception,
+            SystemExit,
+            KeyboardInterrupt,
+        ) as error:  # boundary: the user's callback must not decide the outcome of the call, nor end the loop
             self._session.counters.handler_errors += 1
             _log.warning("server %s: the progress callback failed: %r", self._session.server, error)

@@ -12,6 +12,7 @@ import asyncio
 import contextvars
 import logging
 import math
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -134,6 +135,8 @@ class Session:
         self._owner = TaskOwner(f"session of {server}")
         self._notices = Notices(self._owner, self.counters, limit=notifications)
         self._questions: dict[Any, asyncio.Task[None]] = {}
+        self._left: set[threading.Thread] = set()
+        """Threads of plain handlers that go on though their question is over."""
         self._max_questions = questions
         self._question_limit = question_limit
 
@@ -542,7 +545,13 @@ class Session:
             # A modern server asks inside its answers; on this transport no response may be written to it.
             self.counters.refused_questions += 1
             return
-        if len(self._questions) >= self._max_questions:
+        if id_ in self._questions:
+            self.counters.refused_questions += 1
+            self._write(
+                jsonrpc.encode_error(id_, INVALID_REQUEST, "a request with this id is being answered")
+            )
+            return
+        if len(self._questions) + len(self._left) >= self._max_questions:
             self.counters.refused_questions += 1
             self._write(jsonrpc.encode_error(id_, -32000, "too many requests at once; try again later"))
             return
@@ -592,16 +601,24 @@ class Session:
 
         Raises:
             NoHandler: nobody answers such questions.
-            QuestionUnanswered: the limit passed, or the handler failed.
+            QuestionUnanswered: the limit passed, the handler failed, or too many handlers do not return.
         """
+        if len(self._left) >= self._max_questions:
+            self.counters.refused_questions += 1
+            raise QuestionUnanswered(
+                f"{method}: {len(self._left)} handlers of earlier questions do not return"
+            )
         limit = asyncio.timeout(self._question_limit)
         try:
             async with limit:
-                return Raw(encode(await self._handlers.answer(self.server, method, params)))
+                answer = await self._handlers.answer(self.server, method, params, left=self._left)
+                return Raw(encode(answer))
         except NoHandler:
             raise
         except (
             Exception,
+            SystemExit,
+            KeyboardInterrupt,
             asyncio.CancelledError,
         ) as error:  # boundary: a handler is the user's code; its failure is the outcome of its question
             me = asyncio.current_task()
@@ -630,9 +647,12 @@ class Session:
         self.closed(Closed(reason))
 
     async def aclose(self, within: float = 5.0) -> list[str]:
-        """End all tasks of the session. Returns the names of those that would not end in so many seconds."""
+        """End all tasks of the session. Returns the names of those that would not end in so many seconds, and of
+        handlers that run on in a thread, which nothing can end."""
         self.fail("the session was closed")
-        return await self._owner.aclose(within)
+        stuck = await self._owner.aclose(within)
+        running = sum(thread.is_alive() for thread in self._left)
+        return [*stuck, *[f"{self._owner.name}: a plain handler that does not return"] * running]
 
     def capture_context(self) -> contextvars.Context | None:
         """The caller's context, kept only where a handler could need it."""

@@ -10,24 +10,28 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
-import itertools
 import os
 import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from . import descriptors
-from .identity import MARK, ProcessInfo, Snapshot, owner_mark, read_stat, signal_confirmed, start_time
+from .adopted import Kin, adopted
+from .identity import MARK, ProcessInfo, Snapshot, life_mark, signal_confirmed, start_time
 
 __all__ = ["PosixChild", "Syscalls", "group_members"]
 
 assert sys.platform != "win32"
 
 
-_lives = itertools.count(1)
+UNSETTLED = 0.5
+"""Seconds for which a process in the middle of an exec keeps a stop from being over, in all."""
+UNSEEN = ProcessInfo(0, "?", 0, 0, 0, 0)
+"""Stands for what could not be looked at, for want of a descriptor: as long as it does, nothing counts as gone."""
 _shared: dict[asyncio.AbstractEventLoop, Snapshot] = {}
 """The snapshot of this turn of each loop: many servers that end together are looked at once."""
 
@@ -48,11 +52,21 @@ def shared_snapshot() -> Snapshot | None:
 
 
 def group_members(pgid: int, *, proc: str | None = None) -> list[int] | None:
-    """Living processes of a group that are in the session its leader made; None where there is no /proc to read."""
+    """Living processes of the session that the leader of a group made, in whatever group of it they stand; None where
+    there is no /proc to read."""
     snapshot = shared_snapshot() if proc is None else Snapshot.take(proc)
     if snapshot is None:
         return None
-    return [info.pid for info in snapshot.group(pgid) if not info.dead and info.session == pgid]
+    found = [info.pid for info in snapshot.session(pgid) if not info.dead]
+    return found or ([UNSEEN.pid] if snapshot.partial else [])
+
+
+def group_leavers(pgid: int) -> list[ProcessInfo]:
+    """Living processes of that session which made groups of their own, as the jobs of a shell do."""
+    snapshot = shared_snapshot()
+    if snapshot is None:
+        return []
+    return [info for info in snapshot.session(pgid) if not info.dead and info.group != pgid]
 
 
 def marked_strays(mark: str, pgid: int) -> list[ProcessInfo]:
@@ -60,7 +74,14 @@ def marked_strays(mark: str, pgid: int) -> list[ProcessInfo]:
     snapshot = shared_snapshot()
     if snapshot is None:
         return []
-    return [info for info in snapshot.marked(mark) if info.pid != pgid and info.group != pgid]
+    found = [info for info in snapshot.marked(mark) if info.pid != pgid and info.group != pgid]
+    return found or ([UNSEEN] if snapshot.partial else [])
+
+
+def unsettled_since(start: int) -> bool:
+    """Whether some process not older than that is in the middle of an exec, where no mark can be seen."""
+    snapshot = shared_snapshot()
+    return snapshot is not None and bool(snapshot.unsettled(start))
 
 
 class Syscalls:
@@ -73,6 +94,8 @@ class Syscalls:
     getpgrp: Callable[[], int] = staticmethod(os.getpgrp)
     members: Callable[[int], list[int] | None] = staticmethod(group_members)
     strays: Callable[[str, int], list[ProcessInfo]] = staticmethod(marked_strays)
+    leavers: Callable[[int], list[ProcessInfo]] = staticmethod(group_leavers)
+    unsettled: Callable[[int], bool] = staticmethod(unsettled_since)
     signal_one: Callable[[ProcessInfo, int], bool] = staticmethod(signal_confirmed)
     start_time: Callable[[int], int | None] = staticmethod(start_time)
     zombies_take_signals: bool = sys.platform.startswith("linux")
@@ -96,7 +119,7 @@ class PosixChild:
         calls: type[Syscalls] = Syscalls,
     ) -> None:
         self._calls = calls
-        self.mark = owner_mark(str(next(_lives)))
+        self.mark = environment.get(MARK) or life_mark()
         """What its descendants carry in their environment."""
         # Pipes of our own making: if anything fails on the way, each end made so far is closed right here.
         ends: list[int] = []
@@ -130,8 +153,9 @@ class PosixChild:
         self._pidfd = -1
         self._thread: threading.Thread | None = None
         self._exit_code: int | None = None
-        self._strays: dict[int, int] = {}
-        """Those that left the group and were signalled: pid and start time."""
+        self._unsettled_until: float | None = None
+        self._kin = Kin(self.pid, self.mark)
+        """What is known of its descendants, for reaping those that are handed to us."""
         self._reaped = False
         """True once its number may belong to a stranger: nothing is signalled any more."""
         self._taken = False
@@ -142,6 +166,7 @@ class PosixChild:
 
     def watch(self, loop: asyncio.AbstractEventLoop, on_exit: Callable[[int], None]) -> None:
         self._loop, self._on_exit = loop, on_exit
+        adopted.join(loop, self._kin)
         if self._calls.pidfd_open is not None:
             try:
                 self._pidfd = self._calls.pidfd_open(self.pid)
@@ -192,8 +217,7 @@ class PosixChild:
     def _signal(self, number: int) -> None:
         if self._disowned:
             return
-        for info in self._calls.strays(self.mark, self.pid):
-            self._strays[info.pid] = info.start
+        for info in self._find_strays():
             self._calls.signal_one(info, number)
         # Once it is reaped the number may be a stranger's; and never our own group (F3.7).
         if self._reaped or self.pid == self._calls.getpgrp():
@@ -202,11 +226,26 @@ class PosixChild:
             return
         with contextlib.suppress(ProcessLookupError, PermissionError):
             self._calls.killpg(self.pid, number)
+        for info in self._calls.leavers(self.pid):
+            self._calls.signal_one(info, number)
 
     def strays(self) -> list[int]:
         if self._disowned:
             return []
-        return [info.pid for info in self._calls.strays(self.mark, self.pid)]
+        found = [info.pid for info in self._find_strays()]
+        if found or self.start is None or not self._calls.unsettled(self.start):
+            return found
+        # One that forked and went may have a child that is just becoming another program: look again a little later.
+        now = time.monotonic()
+        if self._unsettled_until is None:
+            self._unsettled_until = now + UNSETTLED
+        return [UNSEEN.pid] if now < self._unsettled_until else []
+
+    def _find_strays(self) -> list[ProcessInfo]:
+        found = self._calls.strays(self.mark, self.pid)
+        # Once they are dead their mark can be read no more.
+        self._kin.note(found)
+        return found
 
     def terminate(self) -> None:
         self._signal(signal.SIGTERM)
@@ -232,7 +271,9 @@ class PosixChild:
         exited = self._exit_code is not None
         if exited and self._calls.zombies_take_signals and self._popen.poll() is not None:
             self._taken = True
-            self._reap_adopted()
+            with contextlib.suppress(ChildProcessError):
+                while self._calls.waitpid(-self.pid, os.WNOHANG)[0]:
+                    pass
         try:
             self._calls.killpg(self.pid, 0)
         except (ProcessLookupError, PermissionError):
@@ -240,27 +281,23 @@ class PosixChild:
         return [self.pid] if exited else []
 
     def reap(self) -> int | None:
+        # Before the leader: as long as it is not reaped, its number, which is that of its session, names no other.
+        self._reap_adopted()
         if self._taken:
             # Not waited for again: by now the number may be that of another child of this process.
             self._popen.returncode = self._exit_code
         elif self._popen.poll() is not None:
-            if not self._reaped:
-                self._reap_adopted()
             self._reaped = True
             if self._exit_code is None:
                 self._exit_code = self._popen.returncode
+        if self._loop is not None:
+            adopted.leave(self._loop, self._kin)
         return self._exit_code
 
     def _reap_adopted(self) -> None:
-        """The dead of the group that were handed to us, as they are to process 1 of a container and to subreapers."""
-        with contextlib.suppress(ChildProcessError):
-            while self._calls.waitpid(-self.pid, os.WNOHANG)[0]:
-                pass
-        for pid, start in self._strays.items():
-            info = read_stat(pid)
-            if info is not None and info.dead and info.start == start and info.parent == os.getpid():
-                with contextlib.suppress(ChildProcessError):
-                    self._calls.waitpid(pid, os.WNOHANG)
+        """The dead among its descendants that were handed to us, as they are to process 1 and to subreapers."""
+        if not self._disowned:
+            adopted.reap_now(self._kin)
 
     def close(self) -> None:
         if self._pidfd >= 0:
@@ -282,3 +319,55 @@ class PosixChild:
             self._pidfd = -1
         self._disowned = self._reaped = self._taken = True
         self._popen.returncode = 0
+
+
+class LostChild:
+    """A spawn in which an exception of a signal handler landed: the process may be there, and only its mark is known.
+
+    It has no pipes. It is gone once three looks in a row find nobody with the mark.
+    """
+
+    pid = 0
+    start: int | None = None
+    stdin_fd = stdout_fd = stderr_fd = -1
+
+    def __init__(self, mark: str, *, calls: type[Syscalls] = Syscalls) -> None:
+        self.mark = mark
+        self._calls = calls
+        self._quiet = 0
+        self._kin = Kin(self.pid, mark)
+
+    def watch(self, loop: asyncio.AbstractEventLoop, on_exit: Callable[[int], None]) -> None:
+        """Nothing to watch."""
+
+    def exited(self) -> bool:
+        return True
+
+    def others(self) -> list[int]:
+        return []
+
+    def strays(self) -> list[int]:
+        found = self._calls.strays(self.mark, self.pid)
+        self._kin.note(found)
+        self._quiet = 0 if found else self._quiet + 1
+        return [info.pid for info in found] or ([UNSEEN.pid] if self._quiet < 3 else [])
+
+    def _signal(self, number: int) -> None:
+        for info in self._calls.strays(self.mark, self.pid):
+            self._calls.signal_one(info, number)
+
+    def terminate(self) -> None:
+        self._signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        self._signal(signal.SIGKILL)
+
+    def reap(self) -> int | None:
+        adopted.reap_now(self._kin)
+        return 0
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+    def disown_after_fork(self) -> None:
+        self.mark = "nobody's"

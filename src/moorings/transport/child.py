@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
-__all__ = ["ChildProcess", "spawn"]
+__all__ = ["ChildProcess", "lost_child", "spawn"]
 
 
 class ChildProcess(Protocol):
@@ -69,3 +69,13 @@ def spawn(argv: Sequence[str], environment: Mapping[str, str], cwd: str | None) 
         from ._posix import PosixChild
 
         return PosixChild(argv, environment, cwd)
+
+
+def lost_child(mark: str) -> ChildProcess | None:
+    """What stands for a process whose spawn was cut short by an exception; None where a job holds it anyway."""
+    if sys.platform == "win32":
+        return None
+    else:  # noqa: RET505 - in this form the type checker knows which system each line is for
+        from ._posix import LostChild
+
+        return LostChild(mark)

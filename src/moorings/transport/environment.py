@@ -110,8 +110,19 @@ def find_command(
     """
     separator = ";" if windows else ":"
     join, isabs = (ntpath.join, ntpath.isabs) if windows else (posixpath.join, posixpath.isabs)
+
     # A relative folder, of cwd or of PATH, is meant from where the child will be.
-    here = os.path.abspath(cwd) if cwd and not isabs(cwd) else cwd or os.getcwd()
+    # Asked only where it counts: the folder this process stands in may have been deleted.
+    def from_here(*path: str) -> str:
+        if isabs(path[0]) and not windows:
+            return join(*path)
+        try:
+            here = os.path.abspath(cwd) if cwd and not isabs(cwd) else cwd or os.getcwd()
+        except OSError:
+            # As it stands it leads nowhere, which is what will be said.
+            return join(*path)
+        return join(here, *path)
+
     endings = [""]
     if windows:
         listed = [e for e in _get(environment, "PATHEXT", windows).split(";") if e] or [
@@ -126,11 +137,11 @@ def find_command(
             endings = [e.lower() for e in listed]
     is_path = "/" in command or (windows and ("\\" in command or ":" in command))
     if is_path:
-        base = join(here, command)
+        base = from_here(command)
         folders_and_names = [base + e for e in endings]
     else:
         folders = [f for f in _get(environment, "PATH", windows).split(separator) if f]
-        folders_and_names = [join(here, f, command + e) for f in folders for e in endings]
+        folders_and_names = [from_here(f, command + e) for f in folders for e in endings]
     for candidate in folders_and_names:
         if usable(candidate):
             return candidate

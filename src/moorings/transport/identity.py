@@ -9,17 +9,31 @@ there is none (macOS) only groups are known. Pure reading, but for ``signal_conf
 from __future__ import annotations
 
 import contextlib
+import errno
+import itertools
 import os
 import secrets
 import signal
-from collections.abc import Iterable
+import sys
 
 import msgspec
 
-__all__ = ["MARK", "ProcessInfo", "Snapshot", "owner_mark", "signal_confirmed", "start_time"]
+__all__ = [
+    "MARK",
+    "ProcessInfo",
+    "Snapshot",
+    "owner_mark",
+    "reap_confirmed",
+    "signal_confirmed",
+    "start_time",
+]
 
+NO_DESCRIPTOR = frozenset((errno.EMFILE, errno.ENFILE))
+"""Errors by which nothing could be looked at."""
 MARK = "MOORINGS_OWNER"
 """Name of the environment variable that holds the owner mark."""
+
+PF_EXITING = 0x00000004
 
 _token = secrets.token_hex(16)
 
@@ -37,6 +51,14 @@ if hasattr(os, "register_at_fork"):
 def owner_mark(life: str = "") -> str:
     """The mark of this host process, or of one life of a server in it (which begins with that of the process)."""
     return f"{_token}.{life}" if life else _token
+
+
+_lives = itertools.count(1)
+
+
+def life_mark() -> str:
+    """A new mark, for one life of a server in this process."""
+    return owner_mark(str(next(_lives)))
 
 
 class ProcessInfo(msgspec.Struct, frozen=True, gc=False):
@@ -60,7 +82,9 @@ def read_stat(pid: int | str, proc: str = "/proc") -> ProcessInfo | None:
     """One process, None if it is gone."""
     try:
         fd = os.open(f"{proc}/{pid}/stat", os.O_RDONLY)
-    except OSError:
+    except OSError as error:
+        if error.errno in NO_DESCRIPTOR:
+            raise  # it was not looked at, which is not the same as gone
         return None
     try:
         data = os.read(fd, 1024)
@@ -78,36 +102,54 @@ def read_stat(pid: int | str, proc: str = "/proc") -> ProcessInfo | None:
 
 
 def start_time(pid: int) -> int | None:
-    """Start time of a process in clock ticks, None if it is gone or there is no /proc."""
-    info = read_stat(pid)
+    """Start time of a process in clock ticks, None if it is gone, cannot be looked at, or there is no /proc."""
+    try:
+        info = read_stat(pid)
+    except OSError:
+        return None
     return info.start if info is not None else None
 
 
 class Snapshot:
     """All processes at one moment."""
 
-    __slots__ = ("_marks", "processes", "proc")
+    __slots__ = ("_marks", "_unsettled", "partial", "proc", "processes")
 
-    def __init__(self, processes: dict[int, ProcessInfo], proc: str = "/proc") -> None:
+    def __init__(
+        self, processes: dict[int, ProcessInfo], proc: str = "/proc", *, partial: bool = False
+    ) -> None:
         self.processes = processes
+        self.partial = partial
+        """True if not all could be looked at: then what is not here may be there."""
         self.proc = proc
         self._marks: dict[int, bytes] | None = None
+        self._unsettled: list[ProcessInfo] = []
 
     @classmethod
     def take(cls, proc: str = "/proc") -> Snapshot | None:
-        """Read them; None where there is no /proc."""
+        """Read them; None where there is no /proc. ``partial`` if descriptors ran out before all was seen."""
         try:
             names = os.listdir(proc)
-        except OSError:
-            return None
+        except OSError as error:
+            return cls({}, proc, partial=True) if error.errno in NO_DESCRIPTOR else None
         if "self" not in names:
             return None
-        found = (read_stat(name, proc) for name in names if name.isdigit())
-        return cls({info.pid: info for info in found if info is not None}, proc)
+        found: dict[int, ProcessInfo] = {}
+        partial = False
+        for name in names:
+            if name.isdigit():
+                try:
+                    info = read_stat(name, proc)
+                except OSError:
+                    partial = True
+                    continue
+                if info is not None:
+                    found[info.pid] = info
+        return cls(found, proc, partial=partial)
 
-    def group(self, pgid: int) -> list[ProcessInfo]:
-        """Members of a group, zombies too."""
-        return [info for info in self.processes.values() if info.group == pgid]
+    def session(self, leader: int) -> list[ProcessInfo]:
+        """Members of a session, zombies too. A group that its leader never left is part of it."""
+        return [info for info in self.processes.values() if info.session == leader]
 
     def marked(self, mark: str) -> list[ProcessInfo]:
         """Living processes of the same user whose environment holds an owner mark that begins with ``mark``."""
@@ -119,12 +161,45 @@ class Snapshot:
                 if info.dead or pid == me:
                     continue
                 # Another user's environment cannot be read, and a kernel thread has none.
-                with contextlib.suppress(OSError), open(f"{self.proc}/{pid}/environ", "rb") as file:
-                    data = file.read()
-                    at = data.find(MARK.encode() + b"=")
-                    if at == 0 or (at > 0 and data[at - 1] == 0):
-                        self._marks[pid] = data[at : data.find(b"\0", at)]
+                with contextlib.suppress(OSError):
+                    data = self._environment(info)
+                    # From the beginning of an entry on: other names may end like this one.
+                    _, name, rest = (b"\0" + data).partition(f"\0{MARK}=".encode())
+                    if name:
+                        self._marks[pid] = name[1:] + rest.partition(b"\0")[0]
         return [self.processes[pid] for pid, found in self._marks.items() if _belongs(found, wanted)]
+
+    def _environment(self, info: ProcessInfo) -> bytes:
+        data = b""
+        # Mostly once; again if an exec ended between the two looks, which may be followed by another.
+        for _ in range(4):
+            with open(f"{self.proc}/{info.pid}/environ", "rb") as file:
+                data = file.read()
+            # What has no group of this namespace is a kernel thread, or came from outside of it.
+            if data or not info.group:
+                break
+            if between_programs(info.pid, self.proc):
+                self._unsettled.append(info)
+                break
+        return data
+
+    def unsettled(self, since: int) -> list[ProcessInfo]:
+        """Processes not older than that start time which were in the middle of an exec: for that moment the kernel
+        shows no environment, so that nobody can say whether they carry a mark."""
+        self.marked("")
+        return [info for info in self._unsettled if info.start >= since]
+
+
+def between_programs(pid: int, proc: str = "/proc") -> bool:
+    """Whether a process has left its old program and not begun the new one: its environment has no place yet."""
+    try:
+        with open(f"{proc}/{pid}/stat", "rb") as file:
+            data = file.read()
+    except OSError:
+        return False
+    fields = data[data.rfind(b")") + 2 :].split()
+    # Not one that is exiting: it has no environment any more.
+    return len(fields) > 48 and not int(fields[6]) & PF_EXITING and int(fields[48]) == 0
 
 
 def _belongs(found: bytes, wanted: bytes) -> bool:
@@ -161,7 +236,20 @@ def signal_confirmed(info: ProcessInfo, number: int) -> bool:
     return True
 
 
-def signal_all(infos: Iterable[ProcessInfo], number: int) -> None:
-    """Send a signal to each, confirmed one by one."""
-    for info in infos:
-        signal_confirmed(info, number)
+def reap_confirmed(info: ProcessInfo) -> None:
+    """Reap exactly that dead child of ours, if it is still there to be reaped."""
+    if sys.platform == "linux":
+        try:
+            fd = os.pidfd_open(info.pid)
+        except OSError:
+            return
+        try:
+            if start_time(info.pid) == info.start:
+                with contextlib.suppress(OSError):
+                    os.waitid(os.P_PIDFD, fd, os.WEXITED | os.WNOHANG)
+        finally:
+            os.close(fd)
+    elif sys.platform != "win32":
+        if start_time(info.pid) == info.start:
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(info.pid, os.WNOHANG)

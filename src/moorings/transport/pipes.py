@@ -22,6 +22,12 @@ from .base import OutboxFull, Outgoing
 
 __all__ = ["FdReader", "FdWriter", "PipeReader", "PipeWriter", "ThreadReader", "ThreadWriter"]
 
+FLOOD_SIZE = 4 * 1024
+"""One read of a pipe on which very many small messages come."""
+FLOOD = 2048
+"""Messages in one read that make it a flood."""
+OVERHEAD = 256
+"""Bytes of memory that a waiting frame costs besides its own: a server that asks and never reads piles them up."""
 JOINED = 256
 """Frames that are written at one time at the most."""
 READ_SIZE = 64 * 1024
@@ -32,6 +38,8 @@ class PipeReader(Protocol):
     """The reading end: delivers bytes, then its end exactly once."""
 
     closed: bool
+    size: int
+    """Bytes read at one time: fewer of a flood of tiny messages, so that others have their turn in between."""
 
     def drain(self) -> bool:
         """Deliver what is there now, without waiting. False if there may be more that only a thread can read."""
@@ -82,7 +90,7 @@ def _write_together(fd: int, pieces: Sequence[bytes | memoryview]) -> int:
 class FdReader:
     """A non-blocking descriptor watched by the loop."""
 
-    __slots__ = ("_fd", "_loop", "_on_data", "_on_end", "closed")
+    __slots__ = ("_fd", "_loop", "_on_data", "_on_end", "closed", "size")
 
     def __init__(
         self,
@@ -95,6 +103,7 @@ class FdReader:
         self._fd = fd
         self._on_data = on_data
         self._on_end = on_end
+        self.size = READ_SIZE
         self.closed = False
         _unblock(fd)
         loop.add_reader(fd, self._ready)
@@ -108,7 +117,7 @@ class FdReader:
         if self.closed:
             return False
         try:
-            data = os.read(self._fd, READ_SIZE)
+            data = os.read(self._fd, self.size)
         except (BlockingIOError, InterruptedError):
             return False
         except OSError:
@@ -184,7 +193,7 @@ class FdWriter:
                 raise ConnectionError("its stdin is closed")
             if outgoing.finished:
                 return outgoing
-        elif self._waiting and self._waiting + len(frame) > self._cap:
+        elif self._waiting and self._waiting + OVERHEAD * len(self._queue) + len(frame) > self._cap:
             raise OutboxFull(f"{self._waiting} bytes wait to be written to it already")
         self._queue.append(outgoing)
         self._waiting += len(frame) - outgoing.offset
@@ -295,6 +304,7 @@ class ThreadReader:
         self._on_end = on_end
         self._read = read
         self._close_fd = close_fd
+        self.size = READ_SIZE
         self.closed = False
         # One chunk in flight: a flood waits in the pipe and not in our memory.
         self._room = threading.Semaphore(1)

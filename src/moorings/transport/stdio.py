@@ -19,8 +19,19 @@ from .._tasks import outlast, put_back_cancellation
 from ..wire.framing import LineFramer, Oversize
 from . import descriptors
 from .base import Closed, Outgoing, Receiver, StopRecord
-from .child import ChildProcess, spawn
-from .pipes import FdReader, FdWriter, PipeReader, PipeWriter, ThreadReader, ThreadWriter
+from .child import ChildProcess, lost_child, spawn
+from .identity import MARK, life_mark
+from .pipes import (
+    FLOOD,
+    FLOOD_SIZE,
+    READ_SIZE,
+    FdReader,
+    FdWriter,
+    PipeReader,
+    PipeWriter,
+    ThreadReader,
+    ThreadWriter,
+)
 from .serverlog import ServerLog
 from .watch import Lease, Watch, watch
 
@@ -79,6 +90,7 @@ class StdioTransport:
         self._exited: asyncio.Future[int] | None = None
         self._closing: asyncio.TimerHandle | None = None
         self._wrapper_gone = False
+        self._noise: list[bytes] = []
         self._over = False
         self._lease: Lease | None = None
         self._loop = asyncio.get_running_loop()
@@ -110,7 +122,17 @@ class StdioTransport:
         # Before the spawn: from its first moment the process is one that the watch would end.
         self._lease = self._guard.lease() if self._guard is not None else None
         StdioTransport.live.add(self)
-        child = self._spawn(settings.argv, settings.environment, settings.cwd)
+        mark = life_mark()
+        # What a signal handler raises may land anywhere in the spawn: then the process may be there, and nobody has its
+        # number. Until it is safely ours, something stands here that ends whatever carries the mark.
+        self._child = lost_child(mark)
+        self._exited = loop.create_future()
+        self._exited.set_result(0)
+        try:
+            child = self._spawn(settings.argv, {**settings.environment, MARK: mark}, settings.cwd)
+        except OSError:
+            self._child = self._exited = None
+            raise
         self._child = child
         if self._lease is not None:
             self._lease.tell(child.pid, child.start)
@@ -160,7 +182,7 @@ class StdioTransport:
 
     def note(self, text: bytes) -> None:
         """Keep something for people in the log of this server (what stood on stdout without being JSON-RPC)."""
-        self._log.write(text)
+        self._noise.append(text)
 
     # What comes in
 
@@ -170,11 +192,19 @@ class StdioTransport:
         frames = self._framer.feed(data)
         if self._stdin is not None:
             self._stdin.together = len(frames) > 1
+        if self._stdout is not None and len(frames) > FLOOD // 2:
+            self._stdout.size = FLOOD_SIZE
+        elif self._stdout is not None and len(frames) * 16 < FLOOD:
+            self._stdout.size = READ_SIZE
         for frame in frames:
             if isinstance(frame, Oversize):
                 self._receiver.oversize(frame)
             elif frame:
                 self._receiver.message(frame)
+        if self._noise:
+            # In one piece for all that one read brought: a line of noise must not cost a system call.
+            noise, self._noise = self._noise, []
+            self._log.write(b"".join(noise))
 
     def _on_stdout_end(self) -> None:
         """Nothing more will come. The exit is mostly a moment behind: wait for it, shortly, to name its code."""
@@ -282,6 +312,9 @@ class StdioTransport:
             )
             cancelled = cancelled or again
         survivors = [] if gone else [*child.others(), *child.strays()]
+        # Harmless where all are gone, as the group is ours until the leader is reaped; and no process that forks and
+        # exits faster than one can look gets through it.
+        child.kill()
         code = child.reap()
         if code is None:
             survivors.append(child.pid)
@@ -295,7 +328,7 @@ class StdioTransport:
                 reader.close()
         child.close()
         self._log.close()
-        await self._let_go()
+        await self._let_go(sweep=bool(survivors))
         record = StopRecord(
             elapsed=loop.time() - began, exit_code=code, forced=tuple(forced), survivors=tuple(survivors)
         )
@@ -303,12 +336,12 @@ class StdioTransport:
             put_back_cancellation()
         return record
 
-    async def _let_go(self) -> None:
-        """Nothing is left to guard."""
+    async def _let_go(self, *, sweep: bool = False) -> None:
+        """Nothing is left to guard; or, with ``sweep``, the watch is to end what could not be ended here."""
         StdioTransport.live.discard(self)
         lease, self._lease = self._lease, None
         if lease is not None:
-            await lease.release()
+            await lease.release(sweep=sweep)
 
     # When no loop runs any more (``live.py``)
 
@@ -339,6 +372,7 @@ class StdioTransport:
         """Whether the process and all of its group are gone; then it is reaped and closed."""
         child = self._child
         if child is None:
+            StdioTransport.live.discard(self)
             return True
         if not child.exited() or child.others() or child.strays():
             return False

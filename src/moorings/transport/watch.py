@@ -18,6 +18,7 @@ import threading
 from collections.abc import Callable
 
 from .._tasks import outlast, put_back_cancellation
+from . import descriptors
 from .identity import owner_mark
 
 __all__ = ["Lease", "Watch", "watch"]
@@ -25,7 +26,7 @@ __all__ = ["Lease", "Watch", "watch"]
 _log = logging.getLogger("moorings")
 
 END_WAIT = 2.0
-"""Seconds in which the watch must have ended after it was told to go; then it is killed."""
+"""Seconds for which the end of the watch, which is killed, is awaited."""
 MOST_RESTARTS = 20
 """Restarts in the life of a process: a watch that dies each time is a fault of the machine, not worth a storm."""
 
@@ -36,6 +37,11 @@ def _command() -> list[str] | None:
         return None
     program = os.path.join(os.path.dirname(os.path.abspath(__file__)), "watch_main.py")
     return [sys.executable, "-I", "-S", program] if os.path.exists(program) else None
+
+
+def _environment() -> dict[str, str]:
+    """What the interpreter may need to start, and nothing else: no secret stands in it, and no owner mark."""
+    return {name: os.environ[name] for name in ("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH") if name in os.environ}
 
 
 class Lease:
@@ -49,14 +55,18 @@ class Lease:
 
     def tell(self, pid: int, start: int | None) -> None:
         """Name the leader of a group, right after its spawn."""
-        if start is not None:
-            self._told = pid
-            self._watch._add(pid, start)
+        if start is None and os.path.exists("/proc/self/stat"):
+            return  # it is gone already, and reaped by others: the number names nobody any more
+        self._told = pid
+        self._watch._add(pid, start or 0)
 
-    async def release(self) -> None:
-        """The process is reaped, or was never spawned. The last release ends the watch and awaits its end."""
+    async def release(self, *, sweep: bool = False) -> None:
+        """The process is reaped, or was never spawned. The last release ends the watch and awaits its end.
+
+        With ``sweep`` something could not be ended: then the watch is not killed but left to end what has the mark.
+        """
         told, self._told = self._told, None
-        await self._watch._release(self, told)
+        await self._watch._release(self, told, sweep)
 
 
 class Watch:
@@ -71,6 +81,11 @@ class Watch:
         self._process: subprocess.Popen[bytes] | None = None
         self._pipe = -1
         self._restarts = 0
+        self._warned = False
+        self._sweep = False
+        """True once something could not be ended by its owner."""
+        self._sweeping: list[subprocess.Popen[bytes]] = []
+        """Former watches that end what was left, and then themselves."""
         self._readers: dict[asyncio.AbstractEventLoop, tuple[int, int]] = {}
         """Loop → how many leases it has, and the descriptor by which it sees the watch die."""
 
@@ -85,6 +100,7 @@ class Watch:
         lease = Lease(self)
         with self._gate:
             self._leases.add(lease)
+            self._sweeping = [process for process in self._sweeping if process.poll() is None]
             if self._process is None:
                 self._start()
             count, fd = self._readers.get(loop, (0, -1))
@@ -94,13 +110,17 @@ class Watch:
     # With the gate held
 
     def _start(self) -> None:
+        if self._restarts > MOST_RESTARTS:
+            self._warn("it ended again and again")
+            return
         command = self._command()
-        if command is None or self._restarts > MOST_RESTARTS:
+        if command is None:
+            self._warn("there is no Python interpreter to run it with")
             return
         try:
-            read, write = os.pipe()
+            read, write = descriptors.pipe()
         except OSError as error:
-            _log.warning("no death watch (servers outlive a host that is killed): %s", error)
+            self._warn(error)
             return
         try:
             self._process = subprocess.Popen(
@@ -108,21 +128,27 @@ class Watch:
                 stdin=read,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
-                env={},
+                env=_environment(),
                 cwd="/",
                 start_new_session=True,
             )
         except OSError as error:
-            os.close(write)
-            _log.warning("no death watch (servers outlive a host that is killed): %s", error)
+            descriptors.close(write)
+            self._warn(error)
             return
         finally:
-            os.close(read)
+            descriptors.close(read)
         if sys.platform != "win32":
             os.set_blocking(write, False)
         self._pipe = write
         for pid, start in self._groups.items():
             self._write(b"+%d %d\n" % (pid, start))
+
+    def _warn(self, why: object) -> None:
+        """Say it once: it is a matter of the machine, and each start would say it again."""
+        if not self._warned:
+            self._warned = True
+            _log.warning("no death watch (servers outlive a host that is killed): %s", why)
 
     def _listen(self, loop: asyncio.AbstractEventLoop) -> int:
         """Let a loop see the end of the watch. -1 where that cannot be."""
@@ -143,12 +169,17 @@ class Watch:
         except OSError:
             return False
 
-    def _drop(self) -> subprocess.Popen[bytes] | None:
-        """Let go of the present process."""
+    def _end(self) -> subprocess.Popen[bytes] | None:
+        """End the present process, which has nothing left to guard or is replaced; the caller reaps it.
+
+        It is killed before its pipe is closed: the end of the pipe means that the host is dead.
+        """
         process, self._process = self._process, None
+        if process is not None:
+            process.kill()
         if self._pipe >= 0:
-            os.close(self._pipe)
-            self._pipe = -1
+            pipe, self._pipe = self._pipe, -1
+            descriptors.close(pipe)
         return process
 
     # From the loops
@@ -160,7 +191,7 @@ class Watch:
             os.close(fd)
             count, _ = self._readers.get(loop, (0, -1))
             if self._process is not None and self._process.poll() is not None:
-                self._drop()
+                self._end()
                 if self._leases:
                     self._restarts += 1
                     _log.warning("the death watch ended by itself; it is started again")
@@ -171,27 +202,40 @@ class Watch:
     def _add(self, pid: int, start: int) -> None:
         with self._gate:
             self._groups[pid] = start
-            if not self._write(b"+%d %d\n" % (pid, start)) and self._process is not None:
-                self._replace()
+            self._tell(b"+%d %d\n" % (pid, start))
 
-    def _replace(self) -> None:
-        """It does not take lines any more, stuck or just dead: another takes over."""
-        process = self._drop()
+    def _tell(self, line: bytes) -> None:
+        """If it does not take lines any more, stuck or just dead, another takes over, which is told everything."""
+        if self._process is None or self._write(line):
+            return
+        process = self._end()
         if process is not None:
-            process.kill()
             process.wait()
         self._restarts += 1
         self._start()
 
-    async def _release(self, lease: Lease, pid: int | None) -> None:
+    def _let_sweep(self) -> None:
+        """The end of its pipe tells the watch to end all that is left, in its own time; it is reaped later."""
+        process, self._process = self._process, None
+        if process is not None:
+            self._sweeping.append(process)
+        if self._pipe >= 0:
+            pipe, self._pipe = self._pipe, -1
+            descriptors.close(pipe)
+        self._groups.clear()
+        self._sweep = False
+
+    async def _release(self, lease: Lease, pid: int | None, sweep: bool) -> None:
         loop = asyncio.get_running_loop()
         with self._gate:
             if lease not in self._leases:
                 return
             self._leases.discard(lease)
-            if pid is not None:
+            self._sweep = self._sweep or sweep
+            if pid is not None and not sweep:
                 self._groups.pop(pid, None)
-                self._write(b"-%d\n" % pid)
+                if self._leases:
+                    self._tell(b"-%d\n" % pid)
             count, fd = self._readers.get(loop, (1, -1))
             if count > 1:
                 self._readers[loop] = (count - 1, fd)
@@ -202,21 +246,24 @@ class Watch:
                     os.close(fd)
             if self._leases:
                 return
-            self._write(b".\n")
-            process = self._drop()
+            if self._sweep:
+                self._let_sweep()
+                return
+            process = self._end()
         if process is not None:
             await _ended(process)
 
     def forget_after_fork(self) -> None:
         """In a forked child: the watch is the parent's. Its pipe must not stay open here: its end is the signal."""
         self._gate = threading.Lock()
-        if self._pipe >= 0:
-            with contextlib.suppress(OSError):
-                os.close(self._pipe)
+        # The pipe itself is closed in ``descriptors.py``, as those of the servers are.
         for _, fd in self._readers.values():
             if fd >= 0:
                 with contextlib.suppress(OSError):
                     os.close(fd)
+        for former in self._sweeping:
+            former.returncode = 0
+        self._sweeping = []
         process, self._process = self._process, None
         if process is not None:
             process.returncode = 0  # not our child: nothing to reap, nothing to complain of
@@ -226,18 +273,14 @@ class Watch:
     def end_at_exit(self) -> None:
         """The interpreter ends and the loops that held leases do not run any more."""
         with self._gate:
-            self._write(b".\n")
-            process = self._drop()
+            process = self._end()
         if process is not None:
-            try:
+            with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(END_WAIT)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
 
 
 async def _ended(process: subprocess.Popen[bytes]) -> None:
-    """Await the end of the watch that was told to go."""
+    """Await the end of the watch that was killed, and reap it."""
     loop = asyncio.get_running_loop()
     gone = loop.create_future()
     cancelled = False
@@ -263,8 +306,9 @@ async def _ended(process: subprocess.Popen[bytes]) -> None:
             _, was = await outlast(gone, loop.time() + 0.01)
             cancelled = cancelled or was
     if process.poll() is None:
-        process.kill()
-        process.wait()
+        # The loop's time passed faster than that of the process, or it is stuck in the kernel.
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(0.5)
     if cancelled:
         put_back_cancellation()
 

@@ -1,9 +1,9 @@
 """The death watch: a small program that ends the servers of a host process that died without ending them itself.
 
 Run as ``python -I -S watch_main.py MARK``, in a session of its own, with the standard library alone; it imports
-nothing of Moorings. It reads lines from stdin: ``+PID START`` (a server: leader of its group, with its start time),
-``-PID`` (ended), ``.`` (all is over, go). When stdin ends without a dot the host is dead: every group that was told,
-and every process that carries the mark, gets TERM, a bounded wait, and KILL.
+nothing of Moorings. It reads lines from stdin: ``+PID START`` (a server: leader of its session, with its start time)
+and ``-PID`` (ended). When stdin ends the host is dead (a host that lives kills the watch before it closes the pipe):
+every session that was told, and every process that carries the mark, gets TERM, a bounded wait, and KILL.
 
 The mark closes the gap between the spawn of a server and its line: the host gives the mark to the watch before the
 first spawn, and a marked process is found whether or not it was told.
@@ -26,12 +26,13 @@ KILL_WAIT = 5.0
 QUIET = 3
 """Looks in a row that must find nothing: a process may be between fork and exec in the first."""
 STEP = 0.05
+PROC = "/proc"
 
 
 def read_stat(pid: str) -> tuple[str, int, int, int] | None:
     """State, group, session and start time of a process."""
     try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
+        with open(f"{PROC}/{pid}/stat", "rb") as file:
             data = file.read()
     except OSError:
         return None
@@ -42,8 +43,8 @@ def read_stat(pid: str) -> tuple[str, int, int, int] | None:
 def carries_mark(pid: str, mark: bytes) -> bool:
     """Whether the environment of a process holds the mark of the host."""
     try:
-        with open(f"/proc/{pid}/environ", "rb") as file:
-            data = b"\0" + file.read()
+        with open(f"{PROC}/{pid}/environ", "rb") as file:
+            data = b"\0" + file.read() + b"\0"
     except OSError:
         return False
     at = data.find(b"\0MOORINGS_OWNER=" + mark)
@@ -51,30 +52,31 @@ def carries_mark(pid: str, mark: bytes) -> bool:
     return at >= 0 and data[end : end + 1] in (b"\0", b".")
 
 
-def targets(groups: dict[int, int], mark: bytes) -> dict[int, int]:
-    """Living processes that belong to the dead host: pid → start time.
+def targets(groups: dict[int, int], mark: bytes) -> tuple[dict[int, int], set[int]]:
+    """Living processes that belong to the dead host (pid → start time), and the told sessions that still are.
 
-    A process is of a told group if the group's leader is the one we were told (by start time), or if the leader is
-    gone and the process is at least as old as the group and in the session that the leader made. A group whose
-    number was given to strangers has a leader with another start time, and is left alone.
+    A process is of a told session if the session's leader is the one we were told (by start time), or if the leader
+    is gone and the process is at least as old as the session. A number that was given to strangers has a leader with
+    another start time, and is left alone.
     """
     try:
-        names = [name for name in os.listdir("/proc") if name.isdigit()]
+        names = [name for name in os.listdir(PROC) if name.isdigit()]
     except OSError:
-        return {}
+        return {}, set(groups)
     mine = str(os.getpid())
     stats = {name: stat for name in names if name != mine and (stat := read_stat(name)) is not None}
-    found = {}
-    for name, (state, group, session, start) in stats.items():
-        if state in "ZX":
-            continue
+    found: dict[int, int] = {}
+    borne: set[int] = set()
+    for name, (state, _, session, start) in stats.items():
         ours = False
-        if group in groups and session == group:
-            leader = stats.get(str(group))
-            ours = start >= groups[group] if leader is None else leader[3] == groups[group]
-        if ours or carries_mark(name, mark):
+        if session in groups:
+            leader = stats.get(str(session))
+            ours = start >= groups[session] if leader is None else leader[3] == groups[session]
+            if ours:
+                borne.add(session)
+        if state not in "ZX" and (ours or carries_mark(name, mark)):
             found[int(name)] = start
-    return found
+    return found, borne
 
 
 def send(pid: int, start: int, number: int) -> None:
@@ -98,12 +100,18 @@ def send(pid: int, start: int, number: int) -> None:
 
 def end_all(groups: dict[int, int], mark: bytes) -> None:
     """TERM, bounded wait, KILL, until nothing of the host is left."""
+    missed = dict.fromkeys(groups, 0)
     for number, seconds in ((signal.SIGTERM, TERM_WAIT), (signal.SIGKILL, KILL_WAIT)):
         until = time.monotonic() + seconds
         quiet = 0
         told: set[tuple[int, int]] = set()
         while quiet < QUIET and time.monotonic() < until:
-            found = targets(groups, mark)
+            found, borne = targets(groups, mark)
+            for session in list(groups):
+                missed[session] = 0 if session in borne else missed[session] + 1
+                if missed[session] == QUIET:
+                    # The kernel keeps a number from others while a session bears it, and gives it away after.
+                    del groups[session]
             quiet = 0 if found else quiet + 1
             for pid, start in found.items():
                 if number == signal.SIGKILL or (pid, start) not in told:
@@ -130,7 +138,7 @@ def end_groups_without_proc(groups: dict[int, int]) -> None:
 
 
 def main() -> None:
-    """Read lines until the host is done or dead."""
+    """Read lines until the host is dead."""
     mark = sys.argv[1].encode()
     # A stop of a whole service signals everybody at once; the watch goes when its host does.
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
@@ -144,8 +152,6 @@ def main() -> None:
             break
         *lines, pending = (pending + data).split(b"\n")
         for line in lines:
-            if line == b".":
-                return
             pid, _, start = line[1:].partition(b" ")
             if line[:1] == b"+":
                 groups[int(pid)] = int(start)

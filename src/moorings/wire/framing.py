@@ -17,8 +17,13 @@ _END = 4096
 
 _SCALAR = rb'(?:-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?|"(?:[^"\\]|\\.)*"|true|false|null)'
 _HEAD_MEMBER = re.compile(rb'\s*"((?:[^"\\]|\\.)*)"\s*:\s*(' + _SCALAR + rb")\s*,")
-_TAIL_MEMBERS = re.compile(rb'((?:,\s*"(?:[^"\\]|\\.)*"\s*:\s*' + _SCALAR + rb"\s*)+)\}\s*$")
-_TAIL_MEMBER = re.compile(rb',\s*"((?:[^"\\]|\\.)*)"\s*:\s*(' + _SCALAR + rb")")
+# The tail is read backward, as its bytes reversed: from the closing brace each step is certain, where a search for the
+# front of a run of members begins anew at each comma. A quote with an odd number of backslashes before it (behind it
+# here) belongs to the text; nothing is ever tried twice (possessive quantifiers).
+_STRING_BACK = rb'"(?:[^"]|"(?=(?:\\\\)*+\\(?!\\)))*+"'
+_SCALAR_BACK = rb"(?:(?:\d++[+-]?[eE])?+(?:\d++\.)?+\d++-?|" + _STRING_BACK + rb"|eurt|eslaf|llun)"
+_TAIL_MEMBER_BACK = re.compile(rb"\s*+(" + _SCALAR_BACK + rb")\s*+:\s*+(" + _STRING_BACK + rb")\s*+,")
+_TAIL_END_BACK = re.compile(rb"\s*+\}")
 _HEAD_NESTED = re.compile(rb'\s*"((?:[^"\\]|\\.)*)"\s*:\s*[\[{"]')
 
 
@@ -106,6 +111,18 @@ class LineFramer:
         return Oversize(len(line), self.cap, id_, has_method)
 
 
+def _tail_members(tail: bytes) -> list[tuple[bytes, bytes]]:
+    """The plain members right before the brace that ends the message, in their order."""
+    back = tail[::-1]
+    members: list[tuple[bytes, bytes]] = []
+    if end := _TAIL_END_BACK.match(back):
+        position = end.end()
+        while member := _TAIL_MEMBER_BACK.match(back, position):
+            members.append((member[2][-2:0:-1], member[1][::-1]))
+            position = member.end()
+    return members[::-1]
+
+
 def find_ends(head: bytes, tail: bytes) -> tuple[int | str | None, bool]:
     """The id of a message from its two ends, and whether it names a method.
 
@@ -123,11 +140,9 @@ def find_ends(head: bytes, tail: bytes) -> tuple[int | str | None, bool]:
         position = member.end()
     if (nested := _HEAD_NESTED.match(head, position)) and nested[1] != b"id":
         found.setdefault(nested[1], b"")
-    # The last quote-free brace ends the message; cut to the last comma run so that the search stays short.
-    if members := _TAIL_MEMBERS.search(tail):
-        for member in _TAIL_MEMBER.finditer(members[1]):
-            if found.setdefault(member[1], member[2]) != member[2] and member[1] == b"id":
-                return None, False
+    for name, value in _tail_members(tail):
+        if found.setdefault(name, value) != value and name == b"id":
+            return None, False
     has_method = found.get(b"method", b"null") != b"null"
     if not (has_method or b"result" in found or b"error" in found):
         return None, False

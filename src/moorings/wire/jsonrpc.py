@@ -109,12 +109,20 @@ _UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 """What a decoder raises over bytes that are no JSON, no UTF-8, or nested without end."""
 
 
+_OPENERS = frozenset((b"{", b"[", b" ", b"\t", b"\r", _BOM[:1]))
+"""What the first byte of a message may be."""
+_NOTHING: tuple[Sequence[Envelope], bool] = ((), False)
+
+
 def parse(line: bytes | bytearray) -> tuple[Sequence[Envelope], bool]:
     """Decode one frame.
 
     Returns the messages in it (none if it is no JSON-RPC: a banner, a log line; more than one for a batch), and
     whether something in it had to be replaced: text that was no Unicode, numbers that JSON does not have.
     """
+    if bytes(line[:1]) not in _OPENERS:
+        # A banner, a log line: told at a glance, since a server may write millions of them.
+        return _NOTHING
     try:
         message = _envelope.decode(line)
         return ((message,) if message.is_message else (), False)
