@@ -14,6 +14,7 @@ import os
 import signal
 import sys
 import threading
+from pathlib import Path
 
 import moorings
 from moorings import MooringsError
@@ -267,7 +268,22 @@ def call_from_daemon_thread() -> None:
     threading.Thread(target=work, daemon=True).start()
 
 
+def under_pytest() -> None:
+    """A test that fails with its host running ends the whole run."""
+    import pytest
+
+    Path("test_it.py").write_text(
+        "from tests.lifecycle.leaving import kept, started\n"
+        "def test_it():\n    kept.append(started())\n    assert False\n"
+        "def test_never():\n    pass\n"
+    )
+    sys.exit(
+        pytest.main(["-x", "-q", "-p", "no:cacheprovider", "-c", os.devnull, "--rootdir", ".", "test_it.py"])
+    )
+
+
 ROWS = {
+    "pytest -x": under_pytest,
     "end of main": end_of_main,
     "exception": exception,
     "sys.exit": sys_exit,

@@ -19,6 +19,7 @@ GONE_WITHIN = 8.0
 
 CODES = {
     "exception": 1,
+    "pytest -x": 1,
     "sys.exit": 7,
     "os._exit": 5,
     "SIGTERM": -signal.SIGTERM,

@@ -18,6 +18,7 @@ from moorings import AmbiguousDelivery, AsyncHost, StdioServer
 from moorings.transport._posix import PosixChild, Syscalls
 from moorings.transport.identity import MARK, owner_mark
 from moorings.transport.stdio import StdioTransport
+from moorings.transport.watch import watch
 from tests.faults import procs
 from tests.faults.script import FaultLog, fault_argv, fault_server
 from tests.lifecycle.kit import QUICK, STUBBORN, bearing, stranger, until_async
@@ -307,10 +308,8 @@ async def test_f3_1_a_grandchild_holds_stdout_after_the_server_died(tmp_path: Pa
 # --- what will not die, and whom it is not about
 
 
-async def test_the_report_names_who_would_not_die(tmp_path: Path) -> None:
-    """By the means of a test: a grandchild that no signal reaches. It is named, and the stop ends in time."""
-    log = FaultLog(tmp_path / "journal")
-    spared: set[int] = set()
+def unreachable(patch: pytest.MonkeyPatch, spared: set[int]) -> None:
+    """By the means of a test: no signal of the host reaches these processes."""
 
     class Calls(Syscalls):
         @staticmethod
@@ -323,16 +322,56 @@ async def test_the_report_names_who_would_not_die(tmp_path: Path) -> None:
         original(self, *args, **options)
         self._spawn = lambda argv, environment, cwd: PosixChild(argv, environment, cwd, calls=Calls)
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(StdioTransport, "__init__", with_calls)
-        async with AsyncHost({"a": fault_server(journal=log.path, bounds=QUICK)}, state_dir=False) as host:
-            child = int((await host.call("a__fork_child", {"new_session": True})).text)
-            spared.add(child)
-            report = await host.close()
+    patch.setattr(StdioTransport, "__init__", with_calls)
+
+
+async def the_watch_is_through() -> None:
+    """The former watches that end what was handed over to them are gone, and reaped."""
+    await until_async(lambda: all(each.poll() is not None for each in watch._sweeping), 12.0)
+    watch._sweeping.clear()
+
+
+async def test_the_report_names_who_would_not_die(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is named, the stop ends in time, the watch ends it in our place; what the host starts meanwhile lives on."""
+    spared: set[int] = set()
+    unreachable(monkeypatch, spared)
+    async with AsyncHost({"a": fault_server(bounds=QUICK)}, state_dir=False) as host:
+        child = int((await host.call("a__fork_child", {"new_session": True, "ignore_term": True})).text)
+        spared.add(child)
+        report = await host.close()
     assert report.survivors == (child,)
     assert report.servers["a"].forced == ("TERM", "KILL")
     assert not report.clean
     assert report.elapsed < 0.2 + 0.2 + 2.0 + 0.5
+    assert procs.alive(child)
+    async with AsyncHost({"a": fault_server(bounds=QUICK)}, state_dir=False) as host:
+        await host.wait_ready(10)
+        daemon = int((await host.call("a__fork_child", {"new_session": True})).text)
+        pid = host.status()["a"].pid
+        assert await procs.gone(child, 8.0)
+        await the_watch_is_through()
+        assert procs.alive(daemon)
+        assert (await host.call("a__echo", {"text": "x"})).text == "x"
+        assert host.status()["a"].pid == pid
+
+
+async def test_a_watch_that_is_stopped_cannot_take_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It takes no lines; so it is ended before its pipe is, and the next servers are not its prey."""
+    spared: set[int] = set()
+    unreachable(monkeypatch, spared)
+    async with AsyncHost({"a": fault_server(bounds=QUICK)}, state_dir=False) as host:
+        child = int((await host.call("a__fork_child", {"new_session": True})).text)
+        spared.add(child)
+        former = watch.pid
+        assert former is not None
+        os.kill(former, signal.SIGSTOP)
+        while watch._write(b"+1 1\n"):
+            pass
+        assert (await host.close()).survivors == (child,)
+        assert procs.state(former) is None
+        assert watch._sweeping == []
     assert procs.alive(child)
     os.kill(child, signal.SIGKILL)
     assert await procs.gone(child, 5)

@@ -22,6 +22,7 @@ import time
 from collections.abc import Callable, Coroutine
 from typing import Any, Generic, TypeVar
 
+from .._checks import seconds
 from .._tasks import TaskOwner
 from ..errors import CallCancelled, HostClosedError, WrongLoopError
 from .async_host import DEFAULT_CLOSE, AsyncHost
@@ -118,6 +119,8 @@ class Handover(Generic[T]):
             CallCancelled: it was cancelled.
             TimeoutError: ``timeout`` passed first.
         """
+        if timeout is not None:
+            timeout = seconds(timeout, "timeout")
         self._thread.refuse_own_thread()
         if not self._done.wait(timeout):
             raise TimeoutError(f"{self._label}: no outcome within {timeout:g} s of waiting; it goes on")

@@ -28,7 +28,10 @@ PR_GET_CHILD_SUBREAPER = 37
 
 
 def _session_of(pid: int) -> int:
-    return os.getsid(pid) if sys.platform != "win32" else 0
+    if sys.platform == "win32":
+        return 0
+    else:  # noqa: RET505 - in this form the type checker knows which system each line is for
+        return os.getsid(pid)
 
 
 def is_reaper() -> bool:

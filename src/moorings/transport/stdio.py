@@ -93,6 +93,8 @@ class StdioTransport:
         self._noise: list[bytes] = []
         self._over = False
         self._lease: Lease | None = None
+        self._mark = ""
+        """What the processes of this life carry in their environment."""
         self._loop = asyncio.get_running_loop()
         self._stop_by = float("inf")
         """The loop's time by which a stop has to be over, whatever the bounds say."""
@@ -122,7 +124,7 @@ class StdioTransport:
         # Before the spawn: from its first moment the process is one that the watch would end.
         self._lease = self._guard.lease() if self._guard is not None else None
         StdioTransport.live.add(self)
-        mark = life_mark()
+        mark = self._mark = life_mark()
         # What a signal handler raises may land anywhere in the spawn: then the process may be there, and nobody has its
         # number. Until it is safely ours, something stands here that ends whatever carries the mark.
         self._child = lost_child(mark)
@@ -328,7 +330,7 @@ class StdioTransport:
                 reader.close()
         child.close()
         self._log.close()
-        await self._let_go(sweep=bool(survivors))
+        await self._let_go(sweep=self._mark if survivors else None)
         record = StopRecord(
             elapsed=loop.time() - began, exit_code=code, forced=tuple(forced), survivors=tuple(survivors)
         )
@@ -336,8 +338,8 @@ class StdioTransport:
             put_back_cancellation()
         return record
 
-    async def _let_go(self, *, sweep: bool = False) -> None:
-        """Nothing is left to guard; or, with ``sweep``, the watch is to end what could not be ended here."""
+    async def _let_go(self, *, sweep: str | None = None) -> None:
+        """Nothing is left to guard; or the watch is to end what is left, which carries the mark ``sweep``."""
         StdioTransport.live.discard(self)
         lease, self._lease = self._lease, None
         if lease is not None:

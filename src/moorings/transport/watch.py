@@ -60,10 +60,11 @@ class Lease:
         self._told = pid
         self._watch._add(pid, start or 0)
 
-    async def release(self, *, sweep: bool = False) -> None:
+    async def release(self, *, sweep: str | None = None) -> None:
         """The process is reaped, or was never spawned. The last release ends the watch and awaits its end.
 
-        With ``sweep`` something could not be ended: then the watch is not killed but left to end what has the mark.
+        ``sweep`` is the mark of a life of which something could not be ended: then the watch is not killed but left to
+        end what carries it.
         """
         told, self._told = self._told, None
         await self._watch._release(self, told, sweep)
@@ -82,8 +83,8 @@ class Watch:
         self._pipe = -1
         self._restarts = 0
         self._warned = False
-        self._sweep = False
-        """True once something could not be ended by its owner."""
+        self._sweep: set[str] = set()
+        """Marks of lives of which something could not be ended by their owner."""
         self._sweeping: list[subprocess.Popen[bytes]] = []
         """Former watches that end what was left, and then themselves."""
         self._readers: dict[asyncio.AbstractEventLoop, tuple[int, int]] = {}
@@ -214,8 +215,15 @@ class Watch:
         self._restarts += 1
         self._start()
 
-    def _let_sweep(self) -> None:
-        """The end of its pipe tells the watch to end all that is left, in its own time; it is reaped later."""
+    def _let_sweep(self) -> subprocess.Popen[bytes] | None:
+        """Tell the watch what is left of which lives, and leave it to end that in its own time; it is reaped later.
+
+        Nothing else: what bears the mark of this host from now on, its next servers, is guarded by another watch. One
+        that does not take these lines is ended here, and returned.
+        """
+        if not all(self._write(b"=%s\n" % mark.encode()) for mark in self._sweep):
+            self._sweep.clear()
+            return self._end()
         process, self._process = self._process, None
         if process is not None:
             self._sweeping.append(process)
@@ -223,16 +231,18 @@ class Watch:
             pipe, self._pipe = self._pipe, -1
             descriptors.close(pipe)
         self._groups.clear()
-        self._sweep = False
+        self._sweep.clear()
+        return None
 
-    async def _release(self, lease: Lease, pid: int | None, sweep: bool) -> None:
+    async def _release(self, lease: Lease, pid: int | None, sweep: str | None) -> None:
         loop = asyncio.get_running_loop()
         with self._gate:
             if lease not in self._leases:
                 return
             self._leases.discard(lease)
-            self._sweep = self._sweep or sweep
-            if pid is not None and not sweep:
+            if sweep:
+                self._sweep.add(sweep)
+            elif pid is not None:
                 self._groups.pop(pid, None)
                 if self._leases:
                     self._tell(b"-%d\n" % pid)
@@ -246,10 +256,7 @@ class Watch:
                     os.close(fd)
             if self._leases:
                 return
-            if self._sweep:
-                self._let_sweep()
-                return
-            process = self._end()
+            process = self._let_sweep() if self._sweep else self._end()
         if process is not None:
             await _ended(process)
 

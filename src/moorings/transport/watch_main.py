@@ -3,7 +3,8 @@
 Run as ``python -I -S watch_main.py MARK``, in a session of its own, with the standard library alone; it imports
 nothing of Moorings. It reads lines from stdin: ``+PID START`` (a server: leader of its session, with its start time)
 and ``-PID`` (ended). When stdin ends the host is dead (a host that lives kills the watch before it closes the pipe):
-every session that was told, and every process that carries the mark, gets TERM, a bounded wait, and KILL.
+every session that was told, and every process that carries the mark, gets TERM, a bounded wait, and KILL. A host that
+lives hands over what it could not end itself by ``=MARK`` (a life of a server, instead of the whole host).
 
 The mark closes the gap between the spawn of a server and its line: the host gives the mark to the watch before the
 first spawn, and a marked process is found whether or not it was told.
@@ -52,7 +53,7 @@ def carries_mark(pid: str, mark: bytes) -> bool:
     return at >= 0 and data[end : end + 1] in (b"\0", b".")
 
 
-def targets(groups: dict[int, int], mark: bytes) -> tuple[dict[int, int], set[int]]:
+def targets(groups: dict[int, int], *marks: bytes) -> tuple[dict[int, int], set[int]]:
     """Living processes that belong to the dead host (pid → start time), and the told sessions that still are.
 
     A process is of a told session if the session's leader is the one we were told (by start time), or if the leader
@@ -74,7 +75,7 @@ def targets(groups: dict[int, int], mark: bytes) -> tuple[dict[int, int], set[in
             ours = start >= groups[session] if leader is None else leader[3] == groups[session]
             if ours:
                 borne.add(session)
-        if state not in "ZX" and (ours or carries_mark(name, mark)):
+        if state not in "ZX" and (ours or any(carries_mark(name, mark) for mark in marks)):
             found[int(name)] = start
     return found, borne
 
@@ -98,7 +99,7 @@ def send(pid: int, start: int, number: int) -> None:
         os.close(fd)
 
 
-def end_all(groups: dict[int, int], mark: bytes) -> None:
+def end_all(groups: dict[int, int], *marks: bytes) -> None:
     """TERM, bounded wait, KILL, until nothing of the host is left."""
     missed = dict.fromkeys(groups, 0)
     for number, seconds in ((signal.SIGTERM, TERM_WAIT), (signal.SIGKILL, KILL_WAIT)):
@@ -106,7 +107,7 @@ def end_all(groups: dict[int, int], mark: bytes) -> None:
         quiet = 0
         told: set[tuple[int, int]] = set()
         while quiet < QUIET and time.monotonic() < until:
-            found, borne = targets(groups, mark)
+            found, borne = targets(groups, *marks)
             for session in list(groups):
                 missed[session] = 0 if session in borne else missed[session] + 1
                 if missed[session] == QUIET:
@@ -144,6 +145,7 @@ def main() -> None:
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     groups: dict[int, int] = {}
+    only: list[bytes] = []
     pending = b""
     while True:
         select.select([0], [], [])
@@ -155,10 +157,12 @@ def main() -> None:
             pid, _, start = line[1:].partition(b" ")
             if line[:1] == b"+":
                 groups[int(pid)] = int(start)
+            elif line[:1] == b"=":
+                only.append(pid)
             else:
                 groups.pop(int(pid), None)
     if os.path.exists("/proc/self/stat"):
-        end_all(groups, mark)
+        end_all(groups, *(only or [mark]))
     else:
         end_groups_without_proc(groups)
 
