@@ -54,7 +54,8 @@ class Bounds(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     notifications: int = 1000
     """Notifications waiting for their handler; older ones are dropped and counted."""
     questions: int = 32
-    """Requests of the server being answered at one time; more are refused."""
+    """Requests of the server being answered at one time, handlers that still run after their question was taken back
+    included; more are refused."""
     stderr_tail: int = 16 * 1024
     """What is kept in memory of stderr, for errors."""
     log_file: int = 1024 * 1024
