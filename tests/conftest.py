@@ -27,7 +27,7 @@ def real_server() -> Callable[..., list[str]]:
 
 
 # What `make test-newest` runs besides the tests marked `smoke`: the rooms where versions of Python differ.
-SMOKE = ("wire", "session", "server", "ownership", "peers")
+SMOKE = ("wire", "server", "ownership")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
