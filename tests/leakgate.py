@@ -91,7 +91,7 @@ class Children:
     """
 
     def __init__(self) -> None:
-        self.started: set[int] = set()
+        self.started: set[tuple[int, int]] = set()
         self._mark = b""
         self._undo: list[Callable[[], None]] = []
 
@@ -116,7 +116,9 @@ class Children:
         def noted(*args: Any, **kwargs: Any) -> Any:
             outcome = original(*args, **kwargs)
             pid = outcome[0] if isinstance(outcome, tuple) else outcome
-            self.started.add(pid)
+            # With its birth: numbers come round, and an adopted orphan may bear that of a child of ours long gone.
+            if pid and (process := procs.read(pid)) is not None:
+                self.started.add(process.key)
             return outcome
 
         setattr(module, name, noted)
@@ -136,7 +138,7 @@ class Children:
         ]
         found = {}
         for process in (*below, *strays):
-            if process.pid not in self.started and procs.dying(process.pid):
+            if process.key not in self.started and procs.dying(process.pid):
                 if process.parent == me:
                     reap(process.pid)
                 continue
