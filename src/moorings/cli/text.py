@@ -90,7 +90,7 @@ def _raw_of(value: Any) -> Any:
     """A content block of an unknown kind is printed as it came."""
     raw = getattr(value, "raw", None)
     if raw is None:
-        raise NotImplementedError(f"{type(value).__name__} is nothing JSON can hold")
+        raise TypeError(f"{type(value).__name__} is nothing JSON can hold")
     return raw
 
 

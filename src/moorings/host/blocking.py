@@ -100,7 +100,7 @@ class Host:
         weakref.finalize(self, thread.begin_stop).atexit = False
         try:
             thread.start()
-        except BaseException:
+        except BaseException:  # boundary: undone, and raised again
             # Interrupted while it waits, it leaves a thread that comes up: the next start finds it, a close ends it.
             if not thread.alive:
                 with self._gate:

@@ -280,7 +280,7 @@ class LoopThread:
             self._accepting = not self._stop.done()
             self._running.set()
             timeout = await self._stop
-        except BaseException:
+        except BaseException:  # boundary: closed whole, and raised again
             await host.close()
             raise
         await self._close_host(host, timeout)

@@ -89,7 +89,7 @@ class Run:
             self._timer = loop.call_at(self.until, self._expire)
         try:
             await self.host.require_ready(self.deadline())
-        except BaseException:
+        except BaseException:  # boundary: undone, and raised again
             self._disarm()
             self._over = True
             raise

@@ -493,7 +493,7 @@ class Server:
         life.watch_resources(self._subscribed)
         try:
             await life.watches(uri, clock)
-        except BaseException:
+        except BaseException:  # boundary: undone, and raised again
             # Whatever ends the waiting, a cancellation too: who was not told that it is on must not find it on.
             self._subscribed.discard(uri)
             life.watch_resources(self._subscribed)

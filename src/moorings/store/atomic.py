@@ -38,7 +38,7 @@ def write_atomic(path: Path, data: bytes) -> None:
             file.flush()
             os.fsync(descriptor)
         os.replace(temporary, path)
-    except BaseException:
+    except BaseException:  # boundary: undone, and raised again
         with contextlib.suppress(OSError):
             os.unlink(temporary)
         raise
