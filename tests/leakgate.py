@@ -92,6 +92,8 @@ class Children:
 
     def __init__(self) -> None:
         self.started: set[tuple[int, int]] = set()
+        self.started_unread: set[int] = set()
+        """Those whose birth could not be read; by number alone."""
         self._mark = b""
         self._undo: list[Callable[[], None]] = []
 
@@ -117,12 +119,22 @@ class Children:
             outcome = original(*args, **kwargs)
             pid = outcome[0] if isinstance(outcome, tuple) else outcome
             # With its birth: numbers come round, and an adopted orphan may bear that of a child of ours long gone.
-            if pid and (process := procs.read(pid)) is not None:
-                self.started.add(process.key)
+            if pid:
+                self._started_now(pid)
             return outcome
 
         setattr(module, name, noted)
         self._undo.append(lambda: setattr(module, name, original))
+
+    def _started_now(self, pid: int) -> None:
+        """Runs inside the call that started it, whose outcome it must never change: no descriptor may be left."""
+        try:
+            process = procs.read(pid)
+        except OSError:
+            self.started_unread.add(pid)
+            return
+        if process is not None:
+            self.started.add(process.key)
 
     def present(self) -> dict[tuple[int, int], procs.Process]:
         me = os.getpid()
@@ -138,7 +150,8 @@ class Children:
         ]
         found = {}
         for process in (*below, *strays):
-            if process.key not in self.started and procs.dying(process.pid):
+            ours = process.key in self.started or process.pid in self.started_unread
+            if not ours and procs.dying(process.pid):
                 if process.parent == me:
                     reap(process.pid)
                 continue
