@@ -198,9 +198,9 @@ async def test_a_caller_that_gives_up_leaves_the_fetch_whole_for_the_others() ->
     lists.bind(methods, owner, lambda kind: True)  # type: ignore[arg-type]
     now = asyncio.get_running_loop().time()
     async with asyncio.TaskGroup() as group:
-        given_up = group.create_task(lists.get("tools", CallClock(now, 100, 100)))
-        patient = group.create_task(lists.get("tools", CallClock(now, 100, 100)))
-        hasty = asyncio.ensure_future(lists.get("tools", CallClock(now, 1, 1)))
+        given_up = group.create_task(lists.get("tools", CallClock.of(now, 100, 100)))
+        patient = group.create_task(lists.get("tools", CallClock.of(now, 100, 100)))
+        hasty = asyncio.ensure_future(lists.get("tools", CallClock.of(now, 1, 1)))
         await turns()
         assert len(methods.asked) == 1
         given_up.cancel()

@@ -133,7 +133,7 @@ class Wired:
             self.session.revision = "2025-11-25"
 
     def clock(self, silence: float = 1000.0, total: float = 10000.0) -> CallClock:
-        return CallClock(asyncio.get_running_loop().time(), silence, total)
+        return CallClock.of(asyncio.get_running_loop().time(), silence, total)
 
     def say(self, message: Json) -> None:
         """The server writes a message."""

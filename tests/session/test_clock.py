@@ -56,19 +56,19 @@ def test_when_a_call_ends(
     allowed: float,
 ) -> None:
     at = None if until is None else START + until
-    clock = replay(CallClock(START, silence, total, until=at, why=RUN if until is not None else ""), *steps)
+    clock = replay(CallClock.of(START, silence, total, until=at, why=RUN if until is not None else ""), *steps)
     assert clock.next_look() == START + ends
     assert not clock.ran_out(START + ends - 0.001) and clock.ran_out(START + ends)
     assert clock.allowed() == allowed
 
 
 def test_while_a_question_is_open_only_the_deadline_of_a_run_ends_the_call_or_its_credit() -> None:
-    free = replay(CallClock(START, 60, 3600), ("pause", 10))
+    free = replay(CallClock.of(START, 60, 3600), ("pause", 10))
     assert free.paused and free.next_look() == START + 60 + 3600 and not free.ran_out(START + 3659)
-    bound = replay(CallClock(START, 60, 3600, until=START + 80, why=RUN), ("pause", 10))
+    bound = replay(CallClock.of(START, 60, 3600, until=START + 80, why=RUN), ("pause", 10))
     assert bound.next_look() == START + 80 and bound.ran_out(START + 80) and bound.why == RUN
     # A deadline that is later than the call's own total is none of its concern.
-    loose = replay(CallClock(START, 60, 100, until=START + 200, why=RUN), ("pause", 10))
+    loose = replay(CallClock.of(START, 60, 100, until=START + 200, why=RUN), ("pause", 10))
     assert loose.why == "" and loose.next_look() == START + 160
 
 
@@ -84,14 +84,14 @@ def test_while_a_question_is_open_only_the_deadline_of_a_run_ends_the_call_or_it
 def test_the_time_of_questions_is_not_call_time(
     steps: list[tuple[str, float]], now: float, elapsed: float
 ) -> None:
-    assert replay(CallClock(START, 60, 3600), *steps).elapsed(START + now) == elapsed
+    assert replay(CallClock.of(START, 60, 3600), *steps).elapsed(START + now) == elapsed
 
 
 def test_the_bounds_of_a_server_are_set_once_it_is_known_and_keep_the_deadline_of_a_run() -> None:
-    clock = CallClock(START, 300, 3600)
+    clock = CallClock.of(START, 300, 3600)
     clock.fit(5, 20)
     assert (clock.expires, clock.hard, clock.allowed()) == (START + 5, START + 20, 5)
-    in_run = CallClock(START, 300, 3600, until=START + 10, why=RUN)
+    in_run = CallClock.of(START, 300, 3600, until=START + 10, why=RUN)
     in_run.fit(60, 90)
     assert (in_run.expires, in_run.hard, in_run.why) == (START + 10, START + 10, RUN)
     in_run.fit(3, 6)
@@ -114,7 +114,7 @@ def test_what_ends_a_call_is_called_by_its_name(
     silence: float, total: float, until: float | None, paused: bool, limit: str
 ) -> None:
     at = None if until is None else START + until
-    clock = CallClock(START, silence, total, until=at, why=RUN if until is not None else "")
+    clock = CallClock.of(START, silence, total, until=at, why=RUN if until is not None else "")
     if paused:
         clock.pause(START)
     assert clock.limit() == limit
@@ -135,7 +135,7 @@ def test_whatever_happens_to_it_a_clock_keeps_its_promises(
     silence: float, total: float, until: float | None, happenings: list[tuple[str, float]]
 ) -> None:
     deadline = None if until is None else START + until
-    clock = CallClock(START, silence, total, until=deadline, why=RUN if until is not None else "")
+    clock = CallClock.of(START, silence, total, until=deadline, why=RUN if until is not None else "")
     now, asked, paused_at = START, 0.0, None
     for what, later in happenings:
         now += later

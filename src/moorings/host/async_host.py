@@ -13,6 +13,7 @@ import contextvars
 import logging
 import os
 import weakref
+from asyncio import _get_running_loop
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from types import TracebackType
@@ -161,8 +162,9 @@ class AsyncHost:
 
     def _make(self, name: str, spec: StdioServer) -> Server:
         assert self._settings is not None
-        server = Server(name, spec, self._settings, on_event=self._on_event)
+        server = Server(name, spec, self._settings, on_event=self._on_event, on_moved=self._directory.forget)
         self._servers[name] = server
+        self._directory.forget()
         if not spec.lazy:
             server.keep(self._token)
         return server
@@ -249,14 +251,14 @@ class AsyncHost:
     def _check_loop(self) -> None:
         if self._loop is None:
             raise HostClosedError("this host is not started", fix="use 'async with', or await start()")
-        if _running_loop() is not self._loop:
+        if _get_running_loop() is not self._loop:
             raise WrongLoopError(
                 "this host runs on another event loop",
                 fix="use one AsyncHost per loop, or the blocking Host from anywhere",
             )
 
     def _check(self) -> None:
-        if self._loop is None or self._loop is not _running_loop():
+        if self._loop is None or self._loop is not _get_running_loop():
             self._check_loop()
         if self._closing is not None or self._report is not None:
             raise HostClosedError("this host is closed")
@@ -440,19 +442,18 @@ class AsyncHost:
             HostClosedError, WrongLoopError: misuse.
         """
         self._check()
-        clock = self._clock(timeout, total)
-        if (run := self._run()) is None:
+        run = current_run.get()
+        if run is None or run.host is not self:
             # The common path is kept short: no task, no closure.
-            return await self._call(name, arguments, clock, timeout, total, on_progress, repeat, meta)
+            return await self._call(name, arguments, timeout, total, on_progress, repeat, meta)
         return await run.own(
-            lambda: self._call(name, arguments, clock, timeout, total, on_progress, repeat, meta), name
+            lambda: self._call(name, arguments, timeout, total, on_progress, repeat, meta), name
         )
 
     async def _call(
         self,
         name: str,
         arguments: Mapping[str, Any] | None,
-        clock: CallClock,
         timeout: float | None,
         total: float | None,
         on_progress: OnProgress | None,
@@ -462,12 +463,13 @@ class AsyncHost:
         found = self._directory.plain_tool(name)
         if found is not None:
             server, tool = found
+            clock = self._clock_of(server, timeout, total)
         else:
+            clock = self._clock(timeout, total)
             server, tool, helper = await self._directory.resolve_tool(name, clock)
+            self._fit(clock, server, timeout, total)
             if helper is not None:
-                self._fit(clock, server, timeout, total)
                 return await self._directory.call_helper(server, helper, arguments or {}, clock)
-        self._fit(clock, server, timeout, total)
         return await server.call_tool(
             tool,
             arguments,
@@ -493,8 +495,8 @@ class AsyncHost:
     ) -> CallToolResult:
         """Call a tool by server and raw name; the door of ``ServerHandle.call``. Raises as ``call``."""
         self._check()
-        owner, clock = self._get(server), self._clock(timeout, total)
-        self._fit(clock, owner, timeout, total)
+        owner = self._get(server)
+        clock = self._clock_of(owner, timeout, total)
         return await self._in_run(
             lambda: owner.call_tool(
                 tool, arguments, clock, on_progress=on_progress, meta=meta, repeat=repeat
@@ -620,9 +622,8 @@ class AsyncHost:
 
     def _for_call(self, server: str, timeout: float | None) -> tuple[Server, CallClock]:
         self._check()
-        owner, clock = self._get(server), self._clock(timeout, None)
-        self._fit(clock, owner, timeout, None)
-        return owner, clock
+        owner = self._get(server)
+        return owner, self._clock_of(owner, timeout, None)
 
     def run(self, timeout: float | None = None) -> Run:
         """An agent run: ``async with host.run(timeout=60) as run``. See ``Run``."""
@@ -655,6 +656,7 @@ class AsyncHost:
         timeout = seconds(timeout, "timeout")
         server = self._get(name)
         del self._servers[name]
+        self._directory.forget()
         task = self._owner.start(server.close(self._loop.time() + timeout), name=f"remove {name}")
         self._leaving[name] = (server, task)
         task.add_done_callback(lambda _: self._leaving.pop(name, None))
@@ -721,7 +723,21 @@ class AsyncHost:
         if run is not None:
             return run.clock(silence, whole)
         assert self._loop is not None
-        return CallClock(self._loop.time(), silence, whole)
+        return CallClock.of(self._loop.time(), silence, whole)
+
+    def _clock_of(self, server: Server, timeout: float | None, total: float | None) -> CallClock:
+        """A clock by the bounds of a server."""
+        bounds = server.spec.bounds
+        silence, whole = bounds.call, bounds.total
+        if timeout is not None:
+            silence = seconds(timeout, "timeout")
+            whole = max(whole, silence)
+        if total is not None:
+            whole = seconds(total, "total")
+        run = current_run.get()
+        if run is not None and run.host is self:
+            return run.clock(silence, whole)
+        return CallClock.of(self._loop.time(), silence, whole)  # type: ignore[union-attr]  # checked at the door
 
     def _fit(self, clock: CallClock, server: Server, timeout: float | None, total: float | None) -> None:
         bounds = server.spec.bounds
@@ -752,11 +768,3 @@ def _abandon(loop: asyncio.AbstractEventLoop, servers: dict[str, Server]) -> Non
 
     with contextlib.suppress(RuntimeError):  # the loop is closed: the exit hook ends what is left
         loop.call_soon_threadsafe(end)
-
-
-def _running_loop() -> asyncio.AbstractEventLoop | None:
-    """The loop that runs in this thread; None where none does (a plain method may be called there)."""
-    try:
-        return asyncio.get_running_loop()
-    except RuntimeError:
-        return None

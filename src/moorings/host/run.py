@@ -159,7 +159,7 @@ class Run:
     def clock(self, silence: float, total: float) -> CallClock:
         """A clock for a call of this run, which the deadline of the run ends."""
         now = asyncio.get_running_loop().time()
-        return CallClock(now, silence, total, until=self.deadline(), why="the deadline of its run")
+        return CallClock.of(now, silence, total, until=self.deadline(), why="the deadline of its run")
 
     async def own(self, make: Callable[[], Coroutine[Any, Any, T]], label: str) -> T:
         """Make a call as the run's own: it ends with the run, whoever awaits it.

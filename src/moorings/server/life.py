@@ -447,7 +447,7 @@ class Life:
         if self.negotiated.capabilities.tools is not None or self.negotiated.era is Era.MODERN:
             left = max(deadline - before, 0.0)
             # The limit of the start is a promise to those who wait for it: no question of the server moves it.
-            clock = CallClock(before, left, left + 1.0, until=deadline, why="the limit of the start")
+            clock = CallClock.of(before, left, left + 1.0, until=deadline, why="the limit of the start")
             self.changed_since_listed = False
             try:
                 self.first_tools = await self.methods.list_all("tools", clock)
@@ -607,7 +607,7 @@ class Life:
         limit = ALIVE_BUSY if self.session.calls_in_flight() else ALIVE_PROBE
         now = self._loop.time()
         try:
-            await self.methods.ping(CallClock(now, limit, limit))
+            await self.methods.ping(CallClock.of(now, limit, limit))
         except CallError:
             self._transport.give_up("exited")
 

@@ -205,7 +205,7 @@ class Lists:
         quiet = now - state.last_refresh > state.distance + QUIET
         state.last_refresh = now
         try:
-            listed = await methods.list_all(kind, CallClock(now, self._limit, self._limit))
+            listed = await methods.list_all(kind, CallClock.of(now, self._limit, self._limit))
         except CallError as error:
             state.problem = error
             state.stale = True

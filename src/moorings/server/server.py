@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import msgspec
+from msgspec import Raw
 
 from .._tasks import TaskOwner, outlast
 from ..config import StdioServer
@@ -31,7 +32,7 @@ from ..errors import (
     StartError,
     last_words,
 )
-from ..observe import OnEvent, StateChanged, publish
+from ..observe import CatalogChanged, OnEvent, StateChanged, publish
 from ..session.cancelled import note_cancel
 from ..session.clock import CallClock
 from ..session.methods import Listed, Methods
@@ -93,6 +94,7 @@ class Server:
         settings: LifeSettings,
         *,
         on_event: OnEvent | None = None,
+        on_moved: Callable[[], None] = lambda: None,
         jitter: Callable[[], float] = random.random,
     ) -> None:
         self.name = name
@@ -101,7 +103,9 @@ class Server:
         self.since = time.time()
         self.generation = 0
         self.last_error: MooringsError | None = None
-        self.lists = Lists(name, lambda event: publish(on_event, event), limit=spec.bounds.connect)
+        self.lists = Lists(name, self._on_catalog, limit=spec.bounds.connect)
+        self._on_moved = on_moved
+        """Told when it comes into another state, or offers something else: where names lead may be another place."""
         self._settings = settings
         self._on_event = on_event
         self._jitter = jitter
@@ -131,6 +135,7 @@ class Server:
     def _fire(self, event: Event, cause: str = "") -> None:
         old, self.state = self.state, next_state(self.state, event)
         self.since = time.time()
+        self._on_moved()
         _log.debug("server %s: %s -> %s (%s) %s", self.name, old.value, self.state.value, event.value, cause)
         publish(
             self._on_event,
@@ -139,6 +144,10 @@ class Server:
         changed, self._changed = self._changed, None
         if changed is not None and not changed.done():
             changed.set_result(None)
+
+    def _on_catalog(self, event: CatalogChanged) -> None:
+        self._on_moved()
+        publish(self._on_event, event)
 
     async def changed(self, until: float) -> bool:
         """Wait for the next change of state, until the loop's time ``until``. False if none came."""
@@ -374,12 +383,80 @@ class Server:
         ``repeat`` says that a second execution does no harm; ``check`` is asked once the server is up, and may raise.
         Raises CallError.
         """
+        first: Life | None = None
+        outcome: Raw | CallError | None = None
+        life = self._life
+        if (
+            self.state is State.READY
+            and life is not None
+            and life.methods is not None
+            and life.usable
+            and on_progress is None
+            and not meta
+            and check is None
+        ):
+            # The common path is kept short: no task, no closure, and the answer goes from the reader to this await.
+            methods, pending = life.methods, None
+            try:
+                pending = methods.begin_tool(tool, arguments, clock)
+                answer = await pending.future
+                result = methods.tool_answer(tool, answer)
+                if result is not None:
+                    return result
+                outcome = answer
+            except CallError as error:
+                outcome = error
+            except asyncio.CancelledError as cancelled:
+                if pending is not None:
+                    pending.cancelled_by_caller(cancelled)
+                raise
+            first = life
+        return await self.carry_on(
+            tool,
+            arguments,
+            clock,
+            first,
+            outcome,
+            on_progress=on_progress,
+            meta=meta,
+            repeat=repeat,
+            check=check,
+        )
+
+    async def carry_on(
+        self,
+        tool: str,
+        arguments: Mapping[str, Any] | None,
+        clock: CallClock,
+        first: Life | None,
+        outcome: Raw | CallError | None,
+        *,
+        on_progress: OnProgress | None = None,
+        meta: Mapping[str, Any] | None = None,
+        repeat: bool = False,
+        check: Callable[[], object] | None = None,
+    ) -> CallToolResult:
+        """``call_tool`` for all that is no plain answer of a ready server.
+
+        It goes on after a first attempt on the life ``first``, where there was one with this ``outcome``: an answer
+        that is no plain result, or an error after which the call may be sent again. Raises CallError.
+        """
+        answers = [outcome] if isinstance(outcome, Raw) else []
+
+        def use(methods: Methods) -> Awaitable[CallToolResult]:
+            answer = answers.pop() if answers else None
+            return methods.call_tool(
+                tool, arguments, clock, on_progress=on_progress, meta=meta, answer=answer
+            )
+
         return await self._use(
             tool,
             clock,
-            lambda m: m.call_tool(tool, arguments, clock, on_progress=on_progress, meta=meta),
+            use,
             harmless=lambda: repeat or self._harmless(tool),
             check=check,
+            first=first,
+            failed=outcome if isinstance(outcome, CallError) else None,
         )
 
     async def request(self, label: str, clock: CallClock, use: Callable[[Methods], Awaitable[T]]) -> T:
@@ -394,19 +471,28 @@ class Server:
         *,
         harmless: Callable[[], bool],
         check: Callable[[], object] | None = None,
+        first: Life | None = None,
+        failed: CallError | None = None,
     ) -> T:
-        """Run a request on the current life; once more on the next one where that is safe."""
+        """Run a request on the current life; once more on the next one where that is safe.
+
+        ``first`` is the life on which it was begun already, ``failed`` how that ended, if it did.
+        """
         attempts = 0
         unsure: AmbiguousDelivery | None = None
         """How an earlier attempt ended: whatever comes now, its effect may have happened."""
         try:
             while True:
-                life = await self.for_call(clock, label)
+                life = first if first is not None else await self.for_call(clock, label)
+                first = None
                 if check is not None:
                     check()
                 assert life.methods is not None and life.session is not None
                 attempts += 1
                 try:
+                    if failed is not None:
+                        error, failed = failed, None
+                        raise error
                     return await use(life.methods)
                 except CallError as error:
                     lost = (life.session.end is not None or life.session.broken) and not self._closing
@@ -525,7 +611,7 @@ class Server:
             now = asyncio.get_running_loop().time()
             limit = self.spec.bounds.connect
             try:
-                await life.methods.set_log_level(self._log_level, CallClock(now, limit, limit))
+                await life.methods.set_log_level(self._log_level, CallClock.of(now, limit, limit))
             except CallError as error:
                 _log.warning("server %s: the log level was not set again: %s", self.name, error)
         if life.modern:
@@ -535,7 +621,7 @@ class Server:
             now = asyncio.get_running_loop().time()
             limit = self.spec.bounds.connect
             try:
-                await self._subscribe_on(life, uri, CallClock(now, limit, limit))
+                await self._subscribe_on(life, uri, CallClock.of(now, limit, limit))
             except CallError as error:
                 _log.warning("server %s: the subscription to %s was not renewed: %s", self.name, uri, error)
 

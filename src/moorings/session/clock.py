@@ -5,41 +5,42 @@ Points of time are the event loop's. Pure arithmetic: the session arms the timer
 
 from __future__ import annotations
 
+import msgspec
+
 __all__ = ["CallClock"]
 
 
-class CallClock:
-    """When one call must end. Made at the public door, carried down; shared by all legs of the call."""
+class CallClock(msgspec.Struct):
+    """When one call must end. Made at the public door by ``of``, carried down; shared by all legs of the call.
 
-    __slots__ = (
-        "_paused_at",
-        "asked_for",
-        "expires",
-        "hard",
-        "silence",
-        "started",
-        "total",
-        "why",
-    )
+    A struct, because one is made for each call.
+    """
 
-    def __init__(
-        self, now: float, silence: float, total: float, *, until: float | None = None, why: str = ""
-    ) -> None:
-        self.started = now
-        self.silence = silence
-        """Seconds without a sign of progress."""
-        self.total = total
-        """Seconds in all."""
-        self.hard = now + total
-        self.why = ""
-        """What set the hard limit, if not the call itself."""
-        if until is not None and until < self.hard:
-            self.hard = until
-            self.why = why
-        self.expires = min(now + silence, self.hard)
-        self._paused_at: float | None = None
-        self.asked_for = 0.0
-        """Seconds that questions took so far."""
+    started: float
+    silence: float
+    """Seconds without a sign of progress."""
+    total: float
+    """Seconds in all."""
+    hard: float
+    """The end that progress does not move."""
+    expires: float
+    """The end, if nothing happens."""
+    why: str = ""
+    """What set the hard limit, if not the call itself."""
+    asked_for: float = 0.0
+    """Seconds that questions took so far."""
+    paused_at: float | None = None
+    """Since when a question of the server is being answered."""
+
+    @classmethod
+    def of(
+        cls, now: float, silence: float, total: float, *, until: float | None = None, why: str = ""
+    ) -> CallClock:
+        """A clock that begins at ``now``, and ends by ``until`` whatever its own limits say (``why`` names that)."""
+        hard = now + total
+        if until is None or until >= hard:
+            return cls(now, silence, total, hard, min(now + silence, hard))
+        return cls(now, silence, total, until, min(now + silence, until), why)
 
     def fit(self, silence: float, total: float) -> None:
         """Set the limits once the server, and so its bounds, are known. The deadline of a run stays."""
@@ -52,11 +53,11 @@ class CallClock:
     @property
     def paused(self) -> bool:
         """True while a question of the server is being answered."""
-        return self._paused_at is not None
+        return self.paused_at is not None
 
     def next_look(self) -> float:
         """When to look at it next: where it runs out if nothing happens. It stands still for a bounded time only."""
-        if self._paused_at is None:
+        if self.paused_at is None:
             return self.expires
         moved = self.expires + self._credit()
         return min(moved, self.hard) if self.why else moved
@@ -84,7 +85,7 @@ class CallClock:
 
     def elapsed(self, now: float) -> float:
         """Seconds since it began, questions not counted."""
-        running = min(now - self._paused_at, self._credit()) if self._paused_at is not None else 0.0
+        running = min(now - self.paused_at, self._credit()) if self.paused_at is not None else 0.0
         return now - self.started - self.asked_for - running
 
     def progress(self, now: float) -> None:
@@ -94,14 +95,14 @@ class CallClock:
 
     def pause(self, now: float) -> None:
         """A question begins. Questions have a limit of their own, so the pause is bounded too."""
-        if self._paused_at is None:
-            self._paused_at = now
+        if self.paused_at is None:
+            self.paused_at = now
 
     def resume(self, now: float) -> None:
         """The last open question is answered: both limits move by the time it took, as long as there is credit."""
-        if self._paused_at is not None:
-            took = min(now - self._paused_at, self._credit())
-            self._paused_at = None
+        if self.paused_at is not None:
+            took = min(now - self.paused_at, self._credit())
+            self.paused_at = None
             self.asked_for += took
             self.expires += took
             # The deadline of a run is a promise to somebody else: no question moves it.

@@ -105,7 +105,7 @@ class Listener:
     async def _once(self, *, first: bool) -> None:
         """One stream, from its opening to its end."""
         loop = asyncio.get_running_loop()
-        clock = CallClock(loop.time(), self._limit, FOREVER)
+        clock = CallClock.of(loop.time(), self._limit, FOREVER)
         pending = self._session.begin(
             "subscriptions/listen", {"notifications": self._wanted}, clock, on_sent=self._sent
         )

@@ -10,6 +10,7 @@ Sources: MCP ``server/{tools,resources,prompts}``, ``server/utilities/{completio
 from __future__ import annotations
 
 import asyncio
+import contextvars
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypeVar
 
@@ -40,7 +41,7 @@ from ..wire.types import (
 from .cancelled import note_cancel
 from .clock import CallClock
 from .handlers import NoHandler
-from .pending import OnProgress
+from .pending import OnProgress, Pending, Waiter
 from .session import QuestionUnanswered, Session
 
 __all__ = ["LIST_KINDS", "ListKind", "Listed", "Methods"]
@@ -92,8 +93,11 @@ class Methods:
         *,
         on_progress: OnProgress | None = None,
         meta: Mapping[str, Any] | None = None,
+        answer: Raw | None = None,
     ) -> CallToolResult:
         """Call a tool. A failure of the tool itself is a result with ``is_error``.
+
+        ``answer`` is that to ``begin_tool``, where it was more than a result.
 
         Raises:
             CallError: every other outcome.
@@ -102,8 +106,43 @@ class Methods:
         if meta:
             params["_meta"] = dict(meta)
         return await self._ask(
-            "tools/call", params, CallToolResult, clock, label=name, on_progress=on_progress, progress=True
+            "tools/call",
+            params,
+            CallToolResult,
+            clock,
+            label=name,
+            on_progress=on_progress,
+            progress=True,
+            answer=answer,
         )
+
+    def begin_tool(
+        self,
+        name: str,
+        arguments: Mapping[str, Any] | None,
+        clock: CallClock,
+        *,
+        waiter: Waiter | None = None,
+        context: contextvars.Context | None = None,
+    ) -> Pending:
+        """Send the call of a tool; its answer is for ``tool_answer``. Raises as ``Session.begin_call``."""
+        return self._session.begin_call(
+            name, arguments if arguments is not None else {}, clock, waiter=waiter, context=context
+        )
+
+    def tool_answer(self, name: str, raw: Raw) -> CallToolResult | None:
+        """The result in an answer to ``begin_tool``. None if it is no plain result: ``call_tool`` takes it then.
+
+        May run in any thread.
+        """
+        try:
+            result = decode_result(raw, CallToolResult)
+        except InvalidAnswer:
+            return None
+        if self._session.era is Era.MODERN and result.result_type != "complete":
+            return None
+        self._report(name, result)
+        return result
 
     async def read_resource(self, uri: str, clock: CallClock) -> ReadResourceResult:
         """Read a resource. Raises CallError."""
@@ -232,14 +271,18 @@ class Methods:
         label: str | None = None,
         on_progress: OnProgress | None = None,
         progress: bool = False,
+        answer: Raw | None = None,
     ) -> R:
         session = self._session
         body = params
         pause = _STATE_ONLY_PAUSE[0]
         for rounds in range(self._max_rounds + 1):
-            raw = await session.request(
-                method, body, clock, label=label, on_progress=on_progress, progress=progress
-            )
+            if answer is not None and rounds == 0:
+                raw = answer
+            else:
+                raw = await session.request(
+                    method, body, clock, label=label, on_progress=on_progress, progress=progress
+                )
             try:
                 result = decode_result(raw, type_)
                 if session.era is not Era.MODERN or result.result_type == "complete":

@@ -123,7 +123,7 @@ class _Talk:
         now = self._loop.time()
         left = max(self._deadline - now, 0.0)
         seconds = left if limit is None else min(limit, left)
-        return CallClock(now, seconds, seconds)
+        return CallClock.of(now, seconds, seconds)
 
     def _capabilities(self, era: Era) -> dict[str, Any]:
         handlers = self._handlers

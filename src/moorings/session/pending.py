@@ -12,8 +12,9 @@ import inspect
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
+import msgspec
 from msgspec import Raw
 
 from ..transport.base import Outgoing
@@ -24,7 +25,7 @@ from .clock import CallClock
 if TYPE_CHECKING:
     from .session import Session
 
-__all__ = ["OnProgress", "Pending"]
+__all__ = ["KEPT_PROGRESS", "OnProgress", "Pending", "Waiter"]
 
 OnProgress = Callable[[float, float | None, str | None], Awaitable[None] | None]
 """Told ``progress, total, message``."""
@@ -35,97 +36,96 @@ KEPT_PROGRESS = 256
 """Progress that waits for a slow callback; older ones are dropped, the newest says all."""
 
 
-class Pending:
-    """A request that was sent and has no outcome yet."""
+class Waiter(Protocol):
+    """Where the outcome of a request goes: a future of the loop, or a place where another thread waits."""
 
-    __slots__ = (
-        "_loop",
-        "_news",
-        "_on_progress",
-        "_progress",
-        "_questions",
-        "_session",
-        "clock",
-        "context",
-        "future",
-        "id",
-        "label",
-        "limited",
-        "method",
-        "outgoing",
-    )
+    def done(self) -> bool:
+        """True once it has an outcome."""
 
-    def __init__(
-        self,
-        session: Session,
-        id_: int,
-        method: str,
-        label: str,
-        clock: CallClock,
-        on_progress: OnProgress | None,
-    ) -> None:
-        self._session = session
-        self.id = id_
-        self.method = method
-        self.label = label
-        self.clock = clock
-        self.outgoing: Outgoing | None = None
-        self.context: contextvars.Context | None = session.capture_context()
-        self.limited = True
-        """False once no clock ends it any more: a stream that was acknowledged."""
-        self._loop = session.loop
-        self.future: asyncio.Future[Raw] = self._loop.create_future()
-        self._on_progress = on_progress
-        self._progress: deque[ProgressParams] | None = deque(maxlen=KEPT_PROGRESS) if on_progress else None
-        self._news: asyncio.Future[None] | None = None
-        self._questions = 0
+    def set_result(self, result: Raw, /) -> None:
+        """The answer came."""
+
+    def set_exception(self, error: BaseException, /) -> None:
+        """It ended otherwise."""
+
+
+class Pending(msgspec.Struct, eq=False):
+    """A request that was sent and has no outcome yet. A struct, because one is made for each call."""
+
+    session: Session
+    id: int
+    method: str
+    label: str
+    clock: CallClock
+    waiter: Waiter
+    context: contextvars.Context | None
+    """The caller's, where a question of the server may want it."""
+    on_progress: OnProgress | None = None
+    progress: deque[ProgressParams] | None = None
+    """What waits for the callback; None without one."""
+    outgoing: Outgoing | None = None
+    limited: bool = True
+    """False once no clock ends it any more: a stream that was acknowledged."""
+    news: asyncio.Future[None] | None = None
+    """Done when there is progress or an outcome."""
+    questions: int = 0
+    """Questions of the server that are being answered."""
+
+    @property
+    def future(self) -> asyncio.Future[Raw]:
+        """The waiter of a request that is awaited on the loop."""
+        assert isinstance(self.waiter, asyncio.Future)
+        return self.waiter
 
     @property
     def done(self) -> bool:
         """True once it has an outcome."""
-        return self.future.done()
+        return self.waiter.done()
 
     # The clock
 
     def question_begins(self, now: float) -> None:
         """The server asks something: the clock stands still."""
-        self._questions += 1
-        if self._questions == 1:
+        self.questions += 1
+        if self.questions == 1:
             self.clock.pause(now)
 
     def question_ends(self, now: float) -> None:
         """A question was answered; the clock goes on with the last one."""
-        self._questions -= 1
-        if self._questions == 0:
+        self.questions -= 1
+        if self.questions == 0:
             self.clock.resume(now)
-            self._session.look_at(self.clock.next_look())
+            self.session.look_at(self.clock.next_look())
 
     # The outcome
 
     def succeed(self, result: Raw) -> None:
         """The answer came."""
-        if not self.future.done():
-            self.future.set_result(result)
-            self._wake()
+        if not self.waiter.done():
+            self.waiter.set_result(result)
+            if self.news is not None:
+                self._wake()
 
     def fail(self, error: BaseException) -> None:
         """It ended otherwise."""
-        if not self.future.done():
-            self.future.set_exception(error)
-            # A waiter that was cancelled in this very turn will not fetch it any more; that is no fault to log.
-            self.future.exception()
+        waiter = self.waiter
+        if not waiter.done():
+            waiter.set_exception(error)
+            if isinstance(waiter, asyncio.Future):
+                # Who was cancelled in this very turn will not fetch it any more; that is no fault to log.
+                waiter.exception()
             self._wake()
 
     def on_progress_notice(self, progress: ProgressParams, now: float) -> None:
         """The server reports progress on this request."""
         self.clock.progress(now)
-        if self._progress is not None:
-            self._progress.append(progress)
+        if self.progress is not None:
+            self.progress.append(progress)
             self._wake()
 
     def _wake(self) -> None:
-        if self._news is not None and not self._news.done():
-            self._news.set_result(None)
+        if self.news is not None and not self.news.done():
+            self.news.set_result(None)
 
     async def wait(self) -> Raw:
         """The result.
@@ -135,52 +135,56 @@ class Pending:
             asyncio.CancelledError: the caller was cancelled; the server was told.
         """
         try:
-            if self._progress is None:
+            if self.progress is None:
                 return await self.future
             return await self._wait_with_progress()
         except asyncio.CancelledError as cancelled:
-            # A cancel that crossed the answer finds nothing to give up.
-            sent = True
-            if self._session.is_waiting(self):
-                sent = self._session.give_up(self, "cancelled by the caller")
-            if not self.future.done():
-                self.future.cancel()
-            note_cancel(
-                cancelled,
-                server=self._session.server,
-                tool=self.label,
-                sent=sent,
-                elapsed=self.clock.elapsed(self._loop.time()),
-            )
+            self.cancelled_by_caller(cancelled)
             raise
 
+    def cancelled_by_caller(self, cancelled: asyncio.CancelledError) -> None:
+        """Whoever awaited it was cancelled: tell the server, and write down what is known of the call."""
+        # A cancel that crossed the answer finds nothing to give up.
+        sent = True
+        if self.session.is_waiting(self):
+            sent = self.session.give_up(self, "cancelled by the caller")
+        if not self.future.done():
+            self.future.cancel()
+        note_cancel(
+            cancelled,
+            server=self.session.server,
+            tool=self.label,
+            sent=sent,
+            elapsed=self.clock.elapsed(self.session.loop.time()),
+        )
+
     async def _wait_with_progress(self) -> Raw:
-        assert self._progress is not None
+        assert self.progress is not None
         while True:
-            while self._progress:
-                await self._tell(self._progress.popleft())
+            while self.progress:
+                await self._tell(self.progress.popleft())
             if self.future.done():
                 return self.future.result()
-            self._news = self._loop.create_future()
+            self.news = self.session.loop.create_future()
             try:
-                await self._news
+                await self.news
             finally:
-                self._news = None
+                self.news = None
 
     async def _tell(self, progress: ProgressParams) -> None:
         """Run the user's callback once, within the limit of the call."""
-        assert self._on_progress is not None
+        assert self.on_progress is not None
         try:
-            told: Any = self._on_progress(progress.progress, progress.total, progress.message)
+            told: Any = self.on_progress(progress.progress, progress.total, progress.message)
             if inspect.isawaitable(told):
                 async with asyncio.timeout_at(self.clock.expires):
                     await told
         except TimeoutError:
-            self._session.counters.handler_errors += 1
+            self.session.counters.handler_errors += 1
         except (
             Exception,
             SystemExit,
             KeyboardInterrupt,
         ) as error:  # boundary: the user's callback must not decide the outcome of the call, nor end the loop
-            self._session.counters.handler_errors += 1
-            _log.warning("server %s: the progress callback failed: %r", self._session.server, error)
+            self.session.counters.handler_errors += 1
+            _log.warning("server %s: the progress callback failed: %r", self.session.server, error)

@@ -13,11 +13,12 @@ import contextvars
 import logging
 import math
 import threading
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
-from msgspec import Raw, UnsetType
+from msgspec import UNSET, Raw, UnsetType
 
 from .._tasks import TaskOwner
 from ..errors import (
@@ -46,7 +47,7 @@ from ..wire.types import (
 from .clock import CallClock
 from .handlers import Handlers, NoHandler
 from .notices import Notices
-from .pending import OnProgress, Pending
+from .pending import KEPT_PROGRESS, OnProgress, Pending, Waiter
 
 __all__ = ["Counters", "QuestionUnanswered", "Session", "SessionHooks"]
 
@@ -125,6 +126,10 @@ class Session:
         """True once the era is settled; until then requests go out as they are."""
         self.loop = asyncio.get_running_loop()
         self._handlers = handlers
+        self._keeps_context = bool(
+            handlers.elicit or handlers.elicit_url or handlers.sample or handlers.roots
+        )
+        """The caller's context is kept only where a handler could want it."""
         self._hooks = hooks
         self._transport: Transport | None = None
         self._pending: dict[int, Pending] = {}
@@ -191,22 +196,10 @@ class Session:
             MisuseError: the params cannot be written as JSON.
         """
         label = label or method
-        if self.end is not None or self._transport is None:
-            raise self._not_sent(label, clock, self._why_closed())
+        self._check_open(label, clock)
         if self.rules_set and not method_exists(method, self.era):
             raise self._not_sent(label, clock, f"{method} does not exist in revision {self.revision}")
-        if clock.ran_out(now := self.loop.time()):
-            # Its answer may come in the same turn as the timer: what is too late must not run at all.
-            raise CallTimeout(
-                f"not sent: {clock.limit()} had passed",
-                server=self.server,
-                tool=label,
-                sent=False,
-                elapsed=clock.elapsed(now),
-                allowed=clock.allowed(),
-            )
         id_ = self._next_id
-        self._next_id = id_ + 1
         body = dict(params) if params else {}
         if self.envelope is not None or progress or on_progress is not None:
             meta: dict[str, Any] = dict(self.envelope) if self.envelope is not None else {}
@@ -217,23 +210,81 @@ class Session:
         try:
             frame = jsonrpc.encode_request(id_, method, body)
         except (TypeError, ValueError, RecursionError) as error:
-            raise MisuseError(f"the params of {label} are no JSON: {error}", server=self.server) from None
-        pending = Pending(self, id_, method, label, clock, on_progress)
-        self._pending[id_] = pending
+            raise self._no_json(label, error) from None
+        context = contextvars.copy_context() if self._keeps_context else None
+        progressed = deque[ProgressParams](maxlen=KEPT_PROGRESS) if on_progress is not None else None
+        waiter = self.loop.create_future()
+        pending = Pending(self, id_, method, label, clock, waiter, context, on_progress, progressed)
         if on_sent is not None:
             on_sent(id_)
+        self._send(pending, frame)
+        return pending
+
+    def begin_call(
+        self,
+        tool: str,
+        arguments: Mapping[str, Any],
+        clock: CallClock,
+        *,
+        waiter: Waiter | None = None,
+        context: contextvars.Context | None = None,
+    ) -> Pending:
+        """Send ``tools/call``: the same as ``begin``, without what a plain call does not need.
+
+        Args:
+            waiter: where the outcome goes; None for a future of the loop.
+            context: the caller's, where it is not that of the running task.
+
+        Raises: as ``begin``.
+        """
+        self._check_open(tool, clock)
+        id_ = self._next_id
         try:
-            pending.outgoing = self._transport.send(frame)
+            frame = jsonrpc.encode_call(id_, tool, arguments, self.envelope)
+        except (TypeError, ValueError, RecursionError) as error:
+            raise self._no_json(tool, error) from None
+        if context is None and self._keeps_context:
+            context = contextvars.copy_context()
+        pending = Pending(self, id_, "tools/call", tool, clock, waiter or self.loop.create_future(), context)
+        self._send(pending, frame)
+        return pending
+
+    def _check_open(self, label: str, clock: CallClock) -> None:
+        if self.end is not None or self._transport is None:
+            raise self._not_sent(label, clock, self._why_closed())
+        if clock.ran_out(now := self.loop.time()):
+            # Its answer may come in the same turn as the timer: what is too late must not run at all.
+            raise CallTimeout(
+                f"not sent: {clock.limit()} had passed",
+                server=self.server,
+                tool=label,
+                sent=False,
+                elapsed=clock.elapsed(now),
+                allowed=clock.allowed(),
+            )
+
+    def _send(self, pending: Pending, frame: bytes) -> None:
+        """Hand a request to the transport; from here on its clock runs and its answer is known."""
+        transport = self._transport
+        assert transport is not None
+        id_ = self._next_id
+        self._next_id = id_ + 1
+        self._pending[id_] = pending
+        try:
+            pending.outgoing = transport.send(frame)
         except (ConnectionError, OutboxFull) as error:
             del self._pending[id_]
             self.broken = self.broken or isinstance(error, ConnectionError)
-            raise self._not_sent(label, clock, str(error)) from None
+            raise self._not_sent(pending.label, pending.clock, str(error)) from None
         except ValueError as error:
             del self._pending[id_]
-            raise MisuseError(f"the params of {label}: {error}", server=self.server) from None
+            raise MisuseError(f"the params of {pending.label}: {error}", server=self.server) from None
         self.counters.calls += 1
-        self.look_at(clock.expires)
-        return pending
+        if pending.clock.expires < self._next_look:
+            self.look_at(pending.clock.expires)
+
+    def _no_json(self, label: str, error: Exception) -> MisuseError:
+        return MisuseError(f"the params of {label} are no JSON: {error}", server=self.server)
 
     async def request(
         self,
@@ -361,6 +412,22 @@ class Session:
         """A frame from the transport. After the end nothing is heard any more."""
         if self.end is not None:
             return
+        envelope = jsonrpc.parse_plain(line)
+        if envelope is None:
+            self._read_closely(line)
+            return
+        id_ = envelope.id
+        if envelope.method is UNSET and envelope.error is UNSET and type(id_) is int:
+            # By far the most frequent: the result of a request of ours. It goes straight to its waiter.
+            pending = self._pending.pop(id_, None)
+            if pending is not None:
+                pending.succeed(envelope.result)  # type: ignore[arg-type]  # a message without the others has one
+            else:
+                self._count_stray(id_)
+            return
+        self._sort(envelope)
+
+    def _read_closely(self, line: bytes | bytearray) -> None:
         messages, repaired = jsonrpc.parse(line)
         if repaired:
             self.counters.repaired += 1
@@ -371,12 +438,15 @@ class Session:
                 self._hooks.noise(bytes(line) + b"\n")
             return
         for envelope in messages:
-            if isinstance(envelope.method, UnsetType):
-                self._on_answer(envelope)
-            elif isinstance(envelope.id, UnsetType) or envelope.id is None:
-                self._on_notification(envelope.method, envelope.params)
-            else:
-                self._on_question(envelope.id, envelope.method, envelope.params)
+            self._sort(envelope)
+
+    def _sort(self, envelope: jsonrpc.Envelope) -> None:
+        if isinstance(envelope.method, UnsetType):
+            self._on_answer(envelope)
+        elif isinstance(envelope.id, UnsetType) or envelope.id is None:
+            self._on_notification(envelope.method, envelope.params)
+        else:
+            self._on_question(envelope.id, envelope.method, envelope.params)
 
     def _fail_unreadable(self, line: bytes | bytearray) -> bool:
         """An answer that is no JSON, but shows whose it is, costs that call and nothing more."""
@@ -396,11 +466,14 @@ class Session:
         id_ = jsonrpc.match_id(echoed)
         pending = self._pending.pop(id_, None) if id_ is not None else None
         if pending is None:
-            if id_ is not None and 0 < id_ < self._next_id:
-                self.counters.late_answers += 1
-            else:
-                self.counters.unknown_ids += 1
+            self._count_stray(id_)
         return pending
+
+    def _count_stray(self, id_: int | None) -> None:
+        if id_ is not None and 0 < id_ < self._next_id:
+            self.counters.late_answers += 1
+        else:
+            self.counters.unknown_ids += 1
 
     def _on_answer(self, envelope: jsonrpc.Envelope) -> None:
         pending = self._take(envelope.id)
@@ -653,13 +726,6 @@ class Session:
         stuck = await self._owner.aclose(within)
         running = sum(thread.is_alive() for thread in self._left)
         return [*stuck, *[f"{self._owner.name}: a plain handler that does not return"] * running]
-
-    def capture_context(self) -> contextvars.Context | None:
-        """The caller's context, kept only where a handler could need it."""
-        handlers = self._handlers
-        if handlers.elicit or handlers.elicit_url or handlers.sample or handlers.roots:
-            return contextvars.copy_context()
-        return None
 
 
 def _body(params: Raw | UnsetType) -> Raw | bytes:

@@ -41,15 +41,12 @@ class OutboxFull(Exception):
     """The server does not read, and too much waits to be written to it."""
 
 
-class Outgoing:
-    """One frame on its way out."""
+class Outgoing(msgspec.Struct, eq=False):
+    """One frame on its way out. A struct, because one is made for each message."""
 
-    __slots__ = ("frame", "offset")
-
-    def __init__(self, frame: bytes) -> None:
-        self.frame = frame
-        self.offset = 0
-        """Bytes that have left; the frame can be withdrawn only while this is 0."""
+    frame: bytes
+    offset: int = 0
+    """Bytes that have left; the frame can be withdrawn only while this is 0."""
 
     @property
     def started(self) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -22,12 +22,14 @@ __all__ = [
     "Id",
     "RpcError",
     "decode_error",
+    "encode_call",
     "encode_error",
     "encode_notification",
     "encode_request",
     "encode_response",
     "match_id",
     "parse",
+    "parse_plain",
 ]
 
 Id = int | str
@@ -45,7 +47,7 @@ class Envelope(msgspec.Struct, gc=False):
     @property
     def is_message(self) -> bool:
         """False for a JSON object that is no JSON-RPC message at all."""
-        return self.method is not UNSET or self.result is not UNSET or self.error is not UNSET
+        return self.result is not UNSET or self.method is not UNSET or self.error is not UNSET
 
 
 class RpcError(msgspec.Struct, frozen=True):
@@ -74,6 +76,19 @@ class _Request(msgspec.Struct, gc=False):
     id: int
     method: str
     params: Any
+    jsonrpc: str = "2.0"
+
+
+class _CallParams(msgspec.Struct, gc=False):
+    name: str
+    arguments: Any
+    _meta: Any
+
+
+class _Call(msgspec.Struct, gc=False):
+    id: int
+    params: _CallParams
+    method: str = "tools/call"
     jsonrpc: str = "2.0"
 
 
@@ -135,6 +150,17 @@ def parse(line: bytes | bytearray) -> tuple[Sequence[Envelope], bool]:
             return _parse_repaired(line)
     except _UNREADABLE:
         return _parse_repaired(line)
+
+
+def parse_plain(line: bytes | bytearray) -> Envelope | None:
+    """One message that is in order as it stands; None for whatever needs a closer look, which ``parse`` takes."""
+    if line[:1] != b"{":
+        return None
+    try:
+        message = _envelope.decode(line)
+    except _UNREADABLE:
+        return None
+    return message if message.is_message else None
 
 
 def _parse_loose(line: bytes | bytearray) -> Sequence[Envelope]:
@@ -233,6 +259,14 @@ def decode_error(raw: Raw | bytes) -> RpcError:
 def encode_request(id_: int, method: str, params: Any) -> bytes:
     """One framed request line."""
     return _encoder.encode_lines((_Request(id_, method, {} if params is None else params),))
+
+
+def encode_call(
+    id_: int, tool: str, arguments: Mapping[str, Any], envelope: Mapping[str, Any] | None
+) -> bytes:
+    """One framed request line of ``tools/call``, with the id as its progress token."""
+    meta = {"progressToken": id_} if envelope is None else {**envelope, "progressToken": id_}
+    return _encoder.encode_lines((_Call(id_, _CallParams(tool, arguments, meta)),))
 
 
 def encode_notification(method: str, params: Any = None) -> bytes:
