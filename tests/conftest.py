@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import json
+import signal
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 pytest_plugins = ("tests.leakgate", "tests.asynctests")
+
+# Under `nohup`, or in a job that ignores it, programs that the tests start would ignore it too.
+if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 SERVERS = Path(__file__).resolve().parent.parent / ".env" / "servers.json"
 

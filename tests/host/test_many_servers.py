@@ -374,10 +374,11 @@ async def test_f7_9_a_flood_of_notifications_slows_nobody_else(heard: bool) -> N
                 break
         assert any(flooded <= 2 * max(quiet, 0.005) for quiet, flooded in tries), tries
         counters = host.status()["loud"].counters
+        # That there was a flood at all: on a busy machine the server does not reach its rate.
         if heard:
-            assert count + counters.dropped_notifications >= 9_000
+            assert count + counters.dropped_notifications >= 5_000
         else:
-            assert counters.unheard_notifications >= 9_000
+            assert counters.unheard_notifications >= 5_000
 
 
 async def test_f7_9_a_server_that_writes_without_a_pause_starves_nobody() -> None:
