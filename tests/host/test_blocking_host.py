@@ -34,6 +34,7 @@ from moorings.host import loop_thread
 from moorings.host.blocking_handle import BlockingHandle
 from moorings.host.blocking_run import BlockingRun
 from moorings.host.handle import ServerHandle
+from moorings.host.handover import Handover
 from moorings.host.loop_thread import LoopThread
 from moorings.host.run import Run
 from tests.faults.procs import alive, wait_gone
@@ -351,12 +352,13 @@ def test_cancelled_before_it_began(tmp_path: Path) -> None:
 
 
 def test_cancelled_in_the_turn_in_which_it_began(tmp_path: Path) -> None:
-    """By hand: its task exists and has not made a step; no coroutine is left un-awaited."""
+    """By hand: its task exists and has not made a step; no coroutine is left un-awaited. (A plain call has no task; one
+    with ``meta`` has.)"""
     log = FaultLog(tmp_path / "journal")
     with Host({"a": fault_server(journal=log.path)}, state_dir=False) as host:
         host.wait_ready(10)
         go = block_loop(host)
-        handle = host.submit("a__echo")
+        handle = host.submit("a__echo", meta={"own": 1})
         thread = host._thread
         assert thread is not None
 
@@ -599,11 +601,130 @@ def test_a_handover_that_the_closed_owner_finds_is_refused() -> None:
             thread._owner._closed = True
 
         host.on_loop(close_owner, "close the owner")
-        handle = thread.submit(late, "late")
+        handle = Handover(thread, late, "late")
+        thread.submit(handle)
         with pytest.raises(HostClosedError):
             handle.result(10)
         thread._owner._closed = False  # type: ignore[union-attr]
     assert made == []
+
+
+def test_a_plain_call_cancelled_in_the_turn_in_which_it_was_sent(tmp_path: Path) -> None:
+    """By hand: it has no task; the session itself is told, and so is the server."""
+    log = FaultLog(tmp_path / "journal")
+    with Host({"a": fault_server(journal=log.path)}, state_dir=False) as host:
+        host.wait_ready(10)
+        thread = host._thread
+        assert thread is not None
+        go = block_loop(host)
+        handle = host.submit("a__never")
+
+        def cancel() -> None:
+            handle._cancelled = True
+            handle._cancel_now()
+
+        thread.poke(cancel)
+        go.set()
+        with pytest.raises(CallCancelled) as ended:
+            handle.result(10)
+        assert ended.value.sent is True and ended.value.tool == "never"
+        assert host.call("a__echo").content
+        assert log.calls("never") == 1
+
+
+def test_a_signal_that_strikes_the_wake_of_the_loop_holds_up_no_later_call() -> None:
+    """By hand: Ctrl-C between the decision to wake the loop and the wake. The next call must not count on that one."""
+    with Host({"a": fault_server()}, state_dir=False) as host:
+        host.wait_ready(10)
+        thread = host._thread
+        assert thread is not None and thread._loop is not None
+        loop = thread._loop
+        real = loop.call_soon_threadsafe
+
+        def struck(*args: Any, **kwargs: Any) -> Any:
+            loop.call_soon_threadsafe = real  # type: ignore[method-assign]
+            raise KeyboardInterrupt
+
+        loop.call_soon_threadsafe = struck  # type: ignore[method-assign, assignment]
+        with pytest.raises(KeyboardInterrupt):
+            host.call("a__echo", {"text": "1"})
+        with took(0.0, 5.0):
+            assert host.submit("a__echo", {"text": "2"}).result(5).text
+
+
+def test_calls_that_come_while_the_loop_is_busy_share_one_wake() -> None:
+    """By hand: the loop stands still while many threads hand over; all are begun, with one wake or few."""
+    with Host({"a": fault_server()}, state_dir=False) as host:
+        host.wait_ready(10)
+        host.call("a__echo")
+        thread = host._thread
+        assert thread is not None and thread._loop is not None
+        loop = thread._loop
+        real, wakes = loop.call_soon_threadsafe, []
+
+        def counted(*args: Any, **kwargs: Any) -> Any:
+            wakes.append(args[0])
+            return real(*args, **kwargs)
+
+        held, go = threading.Event(), threading.Event()
+
+        def hold() -> None:
+            held.set()
+            go.wait(10)
+
+        real(hold)
+        assert held.wait(10)
+        loop.call_soon_threadsafe = counted  # type: ignore[method-assign, assignment]
+        handles = [host.submit("a__echo", {"text": str(n)}) for n in range(200)]
+        assert len(wakes) == 1
+        go.set()
+        assert [len(handle.result(10).content) for handle in handles] == [1] * 200
+        loop.call_soon_threadsafe = real  # type: ignore[method-assign]
+
+
+def test_an_error_in_the_first_step_of_a_call_is_its_own_and_nobody_elses() -> None:
+    """By hand: beginning one hand-over fails in the middle of many; it has that outcome, the others have theirs."""
+    with Host({"a": fault_server()}, state_dir=False) as host:
+        host.wait_ready(10)
+        thread = host._thread
+        assert thread is not None and thread._loop is not None
+        held, go = threading.Event(), threading.Event()
+
+        def hold() -> None:
+            held.set()
+            go.wait(10)
+
+        class Broken(Handover[None]):
+            def _start(self, owner: Any) -> None:
+                raise ZeroDivisionError
+
+        async def never() -> None:
+            raise AssertionError
+
+        thread._loop.call_soon_threadsafe(hold)
+        assert held.wait(10)
+        before = host.submit("a__echo")
+        broken: Handover[None] = Broken(thread, never, "broken")
+        thread.submit(broken)
+        after = host.submit("a__echo")
+        go.set()
+        with pytest.raises(ZeroDivisionError):
+            broken.result(10)
+        assert before.result(10).content and after.result(10).content
+
+
+def test_a_result_that_is_waited_for_by_many_and_given_up_by_some() -> None:
+    """Each who waits has a lock of its own: who gives up holds up nobody, and no lock stays behind."""
+    with Host({"a": fault_server()}, state_dir=False) as host:
+        host.wait_ready(10)
+        handle = host.submit("a__sleep", {"seconds": 0.6})
+        for _ in range(3):
+            with pytest.raises(TimeoutError):
+                handle.result(0.01)
+        others = [in_thread(lambda: handle.result(10)) for _ in range(5)]
+        assert [other.outcome().is_error for other in others] == [False] * 5
+        assert handle._waiters == [] and handle.done
+        assert handle.result(0).is_error is False
 
 
 def test_a_call_that_the_end_of_its_owner_meets_before_its_first_step(tmp_path: Path) -> None:
@@ -616,7 +737,7 @@ def test_a_call_that_the_end_of_its_owner_meets_before_its_first_step(tmp_path: 
         owner = thread._owner
         assert owner is not None
         go = block_loop(host)
-        handle = host.submit("a__echo")
+        handle = host.submit("a__echo", meta={"own": 1})
         thread.poke(lambda: [task.cancel() for task in owner._tasks] and None)
         go.set()
         with pytest.raises(HostClosedError):
@@ -967,7 +1088,7 @@ def test_a_hasty_second_close_waits_for_the_end_of_the_first() -> None:
 
 ONLY_BLOCKING = {"submit", "on_loop"}
 """``submit`` is for other threads; ``on_loop`` is how the twin is made."""
-ONLY_ASYNC = {"require_ready"}
+ONLY_ASYNC = {"begin_call", "require_ready"}
 """Used by runs, on the loop."""
 RUN_ONLY_ASYNC = {"begin", "clock", "deadline", "finish", "own", "timed_out"}
 """The loop's side of a run, which the blocking run uses."""

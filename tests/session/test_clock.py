@@ -56,7 +56,9 @@ def test_when_a_call_ends(
     allowed: float,
 ) -> None:
     at = None if until is None else START + until
-    clock = replay(CallClock.of(START, silence, total, until=at, why=RUN if until is not None else ""), *steps)
+    clock = replay(
+        CallClock.of(START, silence, total, until=at, why=RUN if until is not None else ""), *steps
+    )
     assert clock.next_look() == START + ends
     assert not clock.ran_out(START + ends - 0.001) and clock.ran_out(START + ends)
     assert clock.allowed() == allowed

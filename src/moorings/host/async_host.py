@@ -37,12 +37,12 @@ from ..errors import (
 )
 from ..observe import OnEvent
 from ..server.life import LifeSettings
-from ..server.server import Server, ServerStatus
+from ..server.server import BegunCall, Server, ServerStatus
 from ..server.states import State
 from ..session.clock import CallClock
 from ..session.handlers import Handlers
 from ..session.methods import Methods
-from ..session.pending import OnProgress
+from ..session.pending import OnProgress, Waiter
 from ..transport.base import StopRecord
 from ..wire.types import CallToolResult, CompleteResult, GetPromptResult, ReadResourceResult
 from .catalog import CatalogPrompt, CatalogResource, CatalogTemplate, CatalogTool
@@ -114,6 +114,8 @@ class AsyncHost:
             self._servers, resources_as_tools=tools_for_resources, prompts_as_tools=tools_for_prompts
         )
         self._settings: LifeSettings | None = None
+        self._open: asyncio.AbstractEventLoop | None = None
+        """The loop, from the start until a close begins."""
         self._token = object()
         self._entered = 0
         self._closing: asyncio.Task[CloseReport] | None = None
@@ -143,7 +145,7 @@ class AsyncHost:
         if self._loop is not None:
             self._check_loop()
             return
-        self._loop = loop
+        self._loop = self._open = loop
         places = Places.at(self._state_dir)
         slots = asyncio.Semaphore(self._max_starting)
         self._settings = LifeSettings(
@@ -204,6 +206,7 @@ class AsyncHost:
             # A loop that cancels everything may do so before the work's first step, and Ctrl-C may strike in any
             # step: then it is begun anew.
             if self._closing is None or (self._closing.done() and self._ended() is None):
+                self._open = None
                 self._closing = self._owner.start(self._close(timeout), name="close")
             closing = self._closing
             await asyncio.wait({closing})
@@ -258,8 +261,7 @@ class AsyncHost:
             )
 
     def _check(self) -> None:
-        if self._loop is None or self._loop is not _get_running_loop():
-            self._check_loop()
+        self._check_loop()
         if self._closing is not None or self._report is not None:
             raise HostClosedError("this host is closed")
 
@@ -441,14 +443,53 @@ class AsyncHost:
             UnknownTool, UnknownServer: the name leads nowhere.
             HostClosedError, WrongLoopError: misuse.
         """
-        self._check()
+        if _get_running_loop() is not self._open:
+            self._check()
         run = current_run.get()
         if run is None or run.host is not self:
             # The common path is kept short: no task, no closure.
-            return await self._call(name, arguments, timeout, total, on_progress, repeat, meta)
+            known = self._directory.known.get(name)
+            if known is None:
+                return await self._call(name, arguments, timeout, total, on_progress, repeat, meta)
+            server, tool = known
+            if timeout is None and total is None:
+                clock = CallClock.of(server.loop.time(), server.silence, server.total)
+            else:
+                clock = self._clock_of(server, timeout, total)
+            return await server.call_tool(
+                tool, arguments, clock, on_progress=on_progress, repeat=repeat, meta=meta
+            )
         return await run.own(
             lambda: self._call(name, arguments, timeout, total, on_progress, repeat, meta), name
         )
+
+    def begin_call(
+        self,
+        name: str,
+        arguments: Mapping[str, Any] | None,
+        timeout: float | None,
+        total: float | None,
+        *,
+        waiter: Waiter,
+        context: contextvars.Context,
+    ) -> BegunCall | None:
+        """Send a plain call for a waiter in another thread. None where that is not to be had at once: then ``call``.
+
+        ``context`` is that of the waiter. Raises MisuseError.
+        """
+        if self._open is None:
+            return None
+        try:
+            found = self._directory.plain_tool(name)
+        except MooringsError:
+            return None
+        if found is None:
+            return None
+        server, tool = found
+        if server.state is not State.READY:
+            return None
+        clock = self._clock_of(server, timeout, total)
+        return server.begin_call(tool, arguments, clock, waiter=waiter, context=context)
 
     async def _call(
         self,

@@ -26,8 +26,10 @@ from .async_host import DEFAULT_CLOSE, DEFAULT_STARTING, AsyncHost
 from .blocking_handle import BlockingHandle
 from .blocking_run import BlockingRun
 from .catalog import CatalogPrompt, CatalogResource, CatalogTemplate, CatalogTool
-from .loop_thread import Handover, LoopThread
+from .handover import CallHandover, Handover
+from .loop_thread import LoopThread
 from .report import CloseReport, Readiness
+from .run import current_run
 
 __all__ = ["Host"]
 
@@ -178,7 +180,9 @@ class Host:
             assert thread.host is not None
             return make(thread.host)
 
-        return thread.submit(on_loop, label)
+        handover = Handover(thread, on_loop, label)
+        thread.submit(handover)
+        return handover
 
     # Who is there
 
@@ -256,6 +260,12 @@ class Host:
         meta: Mapping[str, Any] | None = None,
     ) -> Handover[CallToolResult]:
         """Begin a call and return at once: a handle with ``result(timeout)`` and ``cancel()``, for any thread."""
+        if on_progress is None and meta is None and current_run.get() is None:
+            # The common path is kept short: it takes no task on the loop.
+            thread = self._loop_thread()
+            handover = CallHandover(thread, name, arguments, timeout, total, repeat)
+            thread.submit(handover)
+            return handover
         return self._submit(
             lambda host: host.call(
                 name,

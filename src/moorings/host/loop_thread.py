@@ -1,9 +1,9 @@
 """The loop thread of the blocking host: one thread, one event loop, one ``AsyncHost``.
 
 Made by ``Host`` at its start and ended by its close. The loop is made and run inside the thread; ``start`` returns
-when it runs. Work is handed over with one ``call_soon_threadsafe`` and no polling; the coroutine of a call is made on
-the loop's side alone, so that a hand-over that comes too late leaves nothing un-awaited. When the thread ends,
-whatever was handed over has an outcome.
+when it runs. Work (``handover.py``) is handed over through one inbox, without polling: the first that puts something
+there wakes the loop, those that come before it has looked need not. When the thread ends, whatever was handed over
+has an outcome.
 
 The thread is a daemon so that it never holds up an interpreter that ends without ``close``; the exit hook below ends
 it properly then, so it is never left behind.
@@ -14,128 +14,31 @@ from __future__ import annotations
 import asyncio
 import atexit
 import contextlib
-import contextvars
+import itertools
 import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Coroutine
-from typing import Any, Generic, TypeVar
+from collections import deque
+from collections.abc import Callable
+from typing import Any
 
-from .._checks import seconds
 from .._tasks import TaskOwner
-from ..errors import CallCancelled, HostClosedError, WrongLoopError
+from ..errors import HostClosedError, WrongLoopError
 from .async_host import DEFAULT_CLOSE, AsyncHost
-from .outcome import outcome_of
+from .handover import Handover
 from .report import CloseReport
 
-__all__ = ["Handover", "LoopThread"]
+__all__ = ["LoopThread"]
 
-T = TypeVar("T")
 _log = logging.getLogger("moorings")
 
 CLOSE_TRIES = 5
 """How often a close that is struck in its middle is carried on."""
+TAKEN_IN = 64
+"""Hand-overs that are begun in one turn of the loop."""
 JOIN_MARGIN = 2.0
 """Seconds beyond the bound of a close in which the thread must have ended."""
-
-
-class Handover(Generic[T]):
-    """One piece of work handed to the loop thread: waited for, or cancelled, from any other thread."""
-
-    __slots__ = (
-        "_cancelled",
-        "_context",
-        "_done",
-        "_error",
-        "_label",
-        "_make",
-        "_result",
-        "_task",
-        "_thread",
-    )
-
-    def __init__(self, thread: LoopThread, make: Callable[[], Coroutine[Any, Any, T]], label: str) -> None:
-        self._thread = thread
-        self._make = make
-        self._label = label
-        self._context = contextvars.copy_context()
-        self._done = threading.Event()
-        self._task: asyncio.Task[T] | None = None
-        self._cancelled = False
-        self._result: T | None = None
-        self._error: BaseException | None = None
-
-    def begin(self, owner: TaskOwner) -> None:
-        """On the loop: start the work."""
-        if self._done.is_set():
-            return
-        if owner.closed:
-            self.settle(None, HostClosedError("this host is closed"))
-            return
-        if self._cancelled:
-            self.settle(None, CallCancelled("cancelled before it began", tool=self._label, sent=False))
-            return
-        work = outcome_of(self._make, self._label, self._why_cancelled)
-        self._task = owner.start(work, name=self._label, context=self._context)
-        self._task.add_done_callback(self._ended)
-
-    def _ended(self, task: asyncio.Task[T]) -> None:
-        if task.cancelled() and not self._cancelled:
-            # Before its first step, by the end of its owner: it is as if it had come after that.
-            self.settle(None, HostClosedError("this host is closed"))
-        elif task.cancelled():
-            self.settle(None, CallCancelled("cancelled before it began", tool=self._label, sent=False))
-        elif (error := task.exception()) is not None:
-            self.settle(None, error)
-        else:
-            self.settle(task.result(), None)
-
-    def _why_cancelled(self) -> str:
-        return "cancelled from another thread" if self._cancelled else "the host was closed"
-
-    def settle(self, result: T | None, error: BaseException | None) -> None:
-        """Give it its outcome; the first one counts."""
-        if not self._done.is_set():
-            self._result, self._error = result, error
-            self._task = None
-            self._thread.forget(self)
-            self._done.set()
-
-    @property
-    def done(self) -> bool:
-        """True once it has an outcome."""
-        return self._done.is_set()
-
-    def result(self, timeout: float | None = None) -> T:
-        """Wait for the outcome.
-
-        Args:
-            timeout: seconds to wait here; the work goes on when they pass. None waits as long as the work's own
-                limits allow.
-
-        Raises:
-            CallError and others: the outcome of the work.
-            CallCancelled: it was cancelled.
-            TimeoutError: ``timeout`` passed first.
-        """
-        if timeout is not None:
-            timeout = seconds(timeout, "timeout")
-        self._thread.refuse_own_thread()
-        if not self._done.wait(timeout):
-            raise TimeoutError(f"{self._label}: no outcome within {timeout:g} s of waiting; it goes on")
-        if self._error is not None:
-            raise self._error
-        return self._result  # type: ignore[return-value]
-
-    def cancel(self) -> None:
-        """Cancel it, from any thread: its server is told, ``result`` raises ``CallCancelled``. Harmless when done."""
-        self._cancelled = True
-        self._thread.poke(self._cancel_now)
-
-    def _cancel_now(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
 
 
 class LoopThread:
@@ -160,6 +63,14 @@ class LoopThread:
         No lock guards these two: a finaliser or a signal handler may come here in the middle of ``submit``, in the
         same thread. ``submit`` adds, hands over, and then looks whether the end came meanwhile; the end says so
         first, and then gives whatever stands here its outcome."""
+        self._inbox: deque[Handover[Any]] = deque()
+        """Handed over and not begun."""
+        self._wakes = itertools.count(1)
+        self._woken = 0
+        """The newest wake of the loop that is certain: written down after it was given, so that a signal handler that
+        raises in the middle leaves none that never came."""
+        self._looked = 0
+        """The newest wake for which the loop has begun to look into the inbox. What was put in before is found."""
         self._running = threading.Event()
         self._ended = threading.Event()
         """Set as the last thing the thread does. Waited for in place of a join: a join that Ctrl-C interrupts takes
@@ -321,29 +232,53 @@ class LoopThread:
                 fix="call it from another thread",
             )
 
-    def submit(self, make: Callable[[], Coroutine[Any, Any, T]], label: str) -> Handover[T]:
-        """Hand work over; ``make`` makes its coroutine on the loop.
+    def submit(self, handover: Handover[Any]) -> None:
+        """Hand work over.
 
         Raises:
             HostClosedError: the thread takes no more work.
             WrongLoopError: called on the loop thread.
         """
         self.refuse_own_thread()
-        handover: Handover[T] = Handover(self, make, label)
-        if not self._takes_work() or self._loop is None or self._owner is None:
+        loop = self._loop
+        if not self._takes_work() or loop is None:
             raise HostClosedError("this host is closed")
         self._open.add(handover)
-        try:
-            self._loop.call_soon_threadsafe(handover.begin, self._owner)
-        except RuntimeError:
-            # The loop was closed meanwhile.
-            self.forget(handover)
-            raise HostClosedError("this host is closed") from None
+        self._inbox.append(handover)
+        if self._woken <= self._looked:
+            wake = next(self._wakes)
+            try:
+                loop.call_soon_threadsafe(self._take_in, wake)
+                self._woken = wake
+            except RuntimeError:
+                # The loop was closed meanwhile.
+                self.forget(handover)
+                raise HostClosedError("this host is closed") from None
         if not self._takes_work():
             # The end came meanwhile and may have looked before this stood there; its owner is closed, so that the
             # work does not begin any more, and has its outcome from there or from here.
             handover.settle(None, HostClosedError("this host is closed"))
-        return handover
+
+    def _take_in(self, wake: int) -> None:
+        """On the loop: begin what was handed over, so much of it in one turn that others have theirs."""
+        self._looked = max(self._looked, wake)
+        assert self._owner is not None
+        try:
+            for _ in range(TAKEN_IN):
+                if not self._inbox:
+                    return
+                handover = self._inbox.popleft()
+                try:
+                    handover.begin(self._owner)
+                except (
+                    BaseException
+                ) as error:  # boundary: its thread waits for an outcome, whatever struck here
+                    handover.settle(None, error)
+                    if not isinstance(error, Exception):
+                        raise
+        finally:
+            if self._inbox and self._loop is not None and not self._loop.is_closed():
+                self._loop.call_soon(self._take_in, wake)
 
     def _takes_work(self) -> bool:
         return self._accepting

@@ -106,12 +106,12 @@ class Directory:
         self._servers = servers
         self._resources_as_tools = resources_as_tools
         self._prompts_as_tools = prompts_as_tools
-        self._known: dict[str, tuple[Server, str]] = {}
+        self.known: dict[str, tuple[Server, str]] = {}
         """Where names led that were looked up since anything moved: a call is to find its way at once."""
 
     def forget(self) -> None:
         """A server, its state or its lists are others now."""
-        self._known.clear()
+        self.known.clear()
 
     # Lists
 
@@ -189,7 +189,7 @@ class Directory:
         Raises:
             UnknownServer, UnknownTool: the name leads nowhere, or its server's filters hide it.
         """
-        known = self._known.get(name)
+        known = self.known.get(name)
         if known is not None:
             return known
         plain = split_plain(name)
@@ -208,7 +208,7 @@ class Directory:
                 )
             if current:
                 # What is not listed is let through for once, and not kept: there is no end of such names.
-                self._known[name] = (server, plain[1])
+                self.known[name] = (server, plain[1])
             return server, plain[1]
         return None
 

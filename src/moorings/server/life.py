@@ -97,6 +97,8 @@ class Life:
         self.began = asyncio.get_running_loop().time()
         self.session: Session | None = None
         self.methods: Methods | None = None
+        self.serving: Session | None = None
+        """The session while calls may go out on it: from ready until its end is asked for, or comes."""
         self.negotiated: Negotiated | None = None
         self.first_tools: Listed | None = None
         """The tools as listed at the start; None if they could not be listed."""
@@ -142,6 +144,7 @@ class Life:
             if self._transport is not None:
                 self._transport.hasten(by)
         if not self._end.done():
+            self.serving = None
             self._end.set_result(reason)
 
     failed = False
@@ -219,6 +222,7 @@ class Life:
         if failure is not None:
             return failure
         if not self._end.done():
+            self.serving = self.session
             self._on_ready(self)
             await self._serve()
         # A process that died of the probe while the end was asked for is no failure.
@@ -593,6 +597,7 @@ class Life:
         self._died = how
         # During the start the requests in flight end it; a respawn may follow, so this life is not over yet.
         if self.negotiated is not None:
+            self.serving = None
             self._end.set_result(how.reason)
 
     def _on_leader_gone(self, code: int) -> None:

@@ -8,6 +8,7 @@ moves go through ``_fire``, the one place that sets the state (law 5).
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import logging
 import random
 import time
@@ -36,10 +37,10 @@ from ..observe import CatalogChanged, OnEvent, StateChanged, publish
 from ..session.cancelled import note_cancel
 from ..session.clock import CallClock
 from ..session.methods import Listed, Methods
-from ..session.pending import OnProgress
+from ..session.pending import OnProgress, Pending, Waiter
 from ..session.session import Counters
 from ..transport.base import StopRecord
-from ..wire.types import CallToolResult, Implementation, ServerCapabilities, ToolAnnotations
+from ..wire.types import CallToolResult, Implementation, ServerCapabilities, ToolAnnotations, plain_result
 from .life import UNBOUNDED, Life, LifeSettings
 from .lists import Lists
 from .replay import may_repeat
@@ -84,6 +85,26 @@ class ServerStatus(msgspec.Struct, frozen=True, kw_only=True):
     """What the end of the last life took."""
 
 
+class BegunCall(msgspec.Struct, eq=False):
+    """A call of a tool that was sent for a waiter outside of the loop."""
+
+    server: Server
+    life: Life
+    pending: Pending
+    arguments: Mapping[str, Any] | None
+
+    def cancel(self, reason: str) -> None:
+        """End it as cancelled; the server is told."""
+        self.pending.session.cancel(self.pending, reason)
+
+    async def carry_on(self, outcome: Raw | CallError, *, repeat: bool) -> CallToolResult:
+        """Finish it after an outcome that is not the last word. Raises CallError."""
+        pending = self.pending
+        return await self.server.carry_on(
+            pending.label, self.arguments, pending.clock, self.life, outcome, repeat=repeat
+        )
+
+
 class Server:
     """One server and its owner. See the module."""
 
@@ -99,6 +120,11 @@ class Server:
     ) -> None:
         self.name = name
         self.spec = spec
+        self.loop = asyncio.get_running_loop()
+        self.silence = spec.bounds.call
+        """Seconds without a sign of progress that a call may take, if it does not say."""
+        self.total = spec.bounds.total
+        """Seconds in all."""
         self.state = State.IDLE
         self.since = time.time()
         self.generation = 0
@@ -387,20 +413,18 @@ class Server:
         outcome: Raw | CallError | None = None
         life = self._life
         if (
-            self.state is State.READY
-            and life is not None
-            and life.methods is not None
-            and life.usable
+            life is not None
+            and (session := life.serving) is not None
             and on_progress is None
             and not meta
             and check is None
         ):
             # The common path is kept short: no task, no closure, and the answer goes from the reader to this await.
-            methods, pending = life.methods, None
+            pending = None
             try:
-                pending = methods.begin_tool(tool, arguments, clock)
+                pending = session.begin_call(tool, {} if arguments is None else arguments, clock)
                 answer = await pending.future
-                result = methods.tool_answer(tool, answer)
+                result = plain_result(answer)
                 if result is not None:
                     return result
                 outcome = answer
@@ -422,6 +446,28 @@ class Server:
             repeat=repeat,
             check=check,
         )
+
+    def begin_call(
+        self,
+        tool: str,
+        arguments: Mapping[str, Any] | None,
+        clock: CallClock,
+        *,
+        waiter: Waiter,
+        context: contextvars.Context,
+    ) -> BegunCall | None:
+        """Send the call of a tool for a waiter of any kind. None where it cannot be sent at this moment: then
+        ``call_tool``. Raises MisuseError."""
+        life = self._life
+        if life is None or (session := life.serving) is None:
+            return None
+        try:
+            pending = session.begin_call(
+                tool, {} if arguments is None else arguments, clock, waiter=waiter, context=context
+            )
+        except CallError:
+            return None
+        return BegunCall(self, life, pending, arguments)
 
     async def carry_on(
         self,

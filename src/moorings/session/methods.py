@@ -10,7 +10,6 @@ Sources: MCP ``server/{tools,resources,prompts}``, ``server/utilities/{completio
 from __future__ import annotations
 
 import asyncio
-import contextvars
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypeVar
 
@@ -41,7 +40,7 @@ from ..wire.types import (
 from .cancelled import note_cancel
 from .clock import CallClock
 from .handlers import NoHandler
-from .pending import OnProgress, Pending, Waiter
+from .pending import OnProgress
 from .session import QuestionUnanswered, Session
 
 __all__ = ["LIST_KINDS", "ListKind", "Listed", "Methods"]
@@ -97,7 +96,7 @@ class Methods:
     ) -> CallToolResult:
         """Call a tool. A failure of the tool itself is a result with ``is_error``.
 
-        ``answer`` is that to ``begin_tool``, where it was more than a result.
+        ``answer`` is that to a ``Session.begin_call``, where it was no plain result.
 
         Raises:
             CallError: every other outcome.
@@ -115,34 +114,6 @@ class Methods:
             progress=True,
             answer=answer,
         )
-
-    def begin_tool(
-        self,
-        name: str,
-        arguments: Mapping[str, Any] | None,
-        clock: CallClock,
-        *,
-        waiter: Waiter | None = None,
-        context: contextvars.Context | None = None,
-    ) -> Pending:
-        """Send the call of a tool; its answer is for ``tool_answer``. Raises as ``Session.begin_call``."""
-        return self._session.begin_call(
-            name, arguments if arguments is not None else {}, clock, waiter=waiter, context=context
-        )
-
-    def tool_answer(self, name: str, raw: Raw) -> CallToolResult | None:
-        """The result in an answer to ``begin_tool``. None if it is no plain result: ``call_tool`` takes it then.
-
-        May run in any thread.
-        """
-        try:
-            result = decode_result(raw, CallToolResult)
-        except InvalidAnswer:
-            return None
-        if self._session.era is Era.MODERN and result.result_type != "complete":
-            return None
-        self._report(name, result)
-        return result
 
     async def read_resource(self, uri: str, clock: CallClock) -> ReadResourceResult:
         """Read a resource. Raises CallError."""

@@ -237,7 +237,9 @@ class Session:
 
         Raises: as ``begin``.
         """
-        self._check_open(tool, clock)
+        transport = self._transport
+        if self.end is not None or transport is None or clock.expires <= self.loop.time():
+            self._check_open(tool, clock)
         id_ = self._next_id
         try:
             frame = jsonrpc.encode_call(id_, tool, arguments, self.envelope)
@@ -245,7 +247,9 @@ class Session:
             raise self._no_json(tool, error) from None
         if context is None and self._keeps_context:
             context = contextvars.copy_context()
-        pending = Pending(self, id_, "tools/call", tool, clock, waiter or self.loop.create_future(), context)
+        if waiter is None:
+            waiter = self.loop.create_future()
+        pending = Pending(self, id_, "tools/call", tool, clock, waiter, context)
         self._send(pending, frame)
         return pending
 
@@ -420,10 +424,12 @@ class Session:
         if envelope.method is UNSET and envelope.error is UNSET and type(id_) is int:
             # By far the most frequent: the result of a request of ours. It goes straight to its waiter.
             pending = self._pending.pop(id_, None)
-            if pending is not None:
-                pending.succeed(envelope.result)  # type: ignore[arg-type]  # a message without the others has one
-            else:
+            if pending is None:
                 self._count_stray(id_)
+            elif pending.news is None and not pending.waiter.done():
+                pending.waiter.set_result(envelope.result)  # type: ignore[arg-type]  # without the others, it has one
+            else:
+                pending.succeed(envelope.result)  # type: ignore[arg-type]
             return
         self._sort(envelope)
 

@@ -106,11 +106,8 @@ class FdReader:
         self.size = READ_SIZE
         self.closed = False
         _unblock(fd)
-        loop.add_reader(fd, self._ready)
-
-    def _ready(self) -> None:
-        """One read a turn: a flood on one pipe never keeps the others waiting."""
-        self._read()
+        # One read a turn: a flood on one pipe never keeps the others waiting.
+        loop.add_reader(fd, self._read)
 
     def _read(self) -> bool:
         """Read once; True if more may be there."""
@@ -187,10 +184,13 @@ class FdWriter:
             raise ConnectionError("its stdin is closed")
         outgoing = Outgoing(frame)
         if not self._queue and not self.together:
-            if not self._write(outgoing) and self._broken():
-                if outgoing.started:
-                    return outgoing
-                raise ConnectionError("its stdin is closed")
+            try:
+                outgoing.offset = os.write(self._fd, frame)
+            except (BlockingIOError, InterruptedError):
+                pass
+            except OSError:
+                self._break()
+                raise ConnectionError("its stdin is closed") from None
             if outgoing.finished:
                 return outgoing
         elif self._waiting and self._waiting + OVERHEAD * len(self._queue) + len(frame) > self._cap:
@@ -217,22 +217,14 @@ class FdWriter:
             self._watching = True
             self._loop.add_writer(self._fd, self._ready)
 
-    def _write(self, outgoing: Outgoing) -> bool:
-        """Write what the pipe takes; True if the whole frame has left."""
-        try:
-            written = os.write(self._fd, outgoing.frame)
-        except (BlockingIOError, InterruptedError):
-            return False
-        except OSError:
-            self._break()
-            return False
-        outgoing.offset = written
-        return outgoing.finished
-
     def _ready(self) -> None:
-        while self._queue:
-            frames = list(itertools.islice(self._queue, JOINED))
-            pieces = [memoryview(f.frame)[f.offset :] if f.offset else f.frame for f in frames]
+        queue = self._queue
+        while queue:
+            frames = list(itertools.islice(queue, JOINED))
+            pieces: list[bytes | memoryview] = [outgoing.frame for outgoing in frames]
+            if frames[0].offset:
+                # Only the first can have left in part.
+                pieces[0] = memoryview(frames[0].frame)[frames[0].offset :]
             try:
                 written = _write_together(self._fd, pieces)
             except (BlockingIOError, InterruptedError):
@@ -241,13 +233,14 @@ class FdWriter:
                 self._break()
                 return
             self._waiting -= written
-            for outgoing in frames:
-                left = len(outgoing.frame) - outgoing.offset
-                outgoing.offset += min(left, written)
-                written -= min(left, written)
-                if not outgoing.finished:
+            for outgoing, piece in zip(frames, pieces, strict=True):
+                size = len(piece)
+                if written < size:
+                    outgoing.offset += written
                     return
-                self._queue.popleft()
+                outgoing.offset += size
+                written -= size
+                queue.popleft()
         self._unwatch()
 
     def _unwatch(self) -> None:
@@ -268,9 +261,6 @@ class FdWriter:
     def _break(self) -> None:
         self.close()
         self._on_broken()
-
-    def _broken(self) -> bool:
-        return self.closed
 
     def close(self) -> None:
         if not self.closed:

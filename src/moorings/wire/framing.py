@@ -66,8 +66,10 @@ class LineFramer:
         """Take the next bytes; return the frames that are complete with them, in order."""
         chunk = bytes(data) if isinstance(data, memoryview) else data
         if not self._pending and not self._discarding:
-            *lines, rest = chunk.split(b"\n")
-            self._keep(rest)
+            lines = chunk.split(b"\n")
+            rest = lines.pop()
+            if rest:
+                self._keep(rest)
             if len(chunk) <= self.cap:
                 return lines  # type: ignore[return-value]  # a list of bytes is a list of frames
             return [line if len(line) <= self.cap else self._oversize_line(line) for line in lines]

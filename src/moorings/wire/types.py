@@ -16,6 +16,7 @@ from __future__ import annotations
 from functools import cached_property
 from typing import Any, ClassVar, Literal, TypeAlias
 
+import msgspec
 from msgspec import UNSET, Raw, Struct, field
 
 from moorings.wire.content import (
@@ -123,6 +124,7 @@ __all__ = [
     "encode",
     "load_meta",
     "load_raw",
+    "plain_result",
     "repair_utf8",
 ]
 
@@ -230,6 +232,19 @@ class CallToolResult(Result, frozen=True, kw_only=True):
     def text(self) -> str:
         """The text blocks, joined by line ends."""
         return "\n".join(block.text for block in self.content if isinstance(block, TextContent))
+
+
+_call_tool_result = msgspec.json.Decoder(CallToolResult)
+
+
+def plain_result(raw: Raw) -> CallToolResult | None:
+    """The result of a tool in an answer that is in order as it stands. None for whatever needs a closer look: a
+    question, another word for its kind, something to be repaired; ``decode_result`` takes that."""
+    try:
+        result = _call_tool_result.decode(raw)
+    except (msgspec.DecodeError, RecursionError):
+        return None
+    return result if result.result_type == "complete" else None
 
 
 class ReadResourceResult(_Cacheable, frozen=True, kw_only=True):
