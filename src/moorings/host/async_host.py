@@ -456,6 +456,8 @@ class AsyncHost:
                 clock = CallClock.of(server.loop.time(), server.silence, server.total)
             else:
                 clock = self._clock_of(server, timeout, total)
+            if on_progress is None and meta is None:
+                return await server.call_plain(tool, arguments, clock, repeat)
             return await server.call_tool(
                 tool, arguments, clock, on_progress=on_progress, repeat=repeat, meta=meta
             )

@@ -53,7 +53,7 @@ HELPERS: Mapping[HelperKind, tuple[str, dict[str, Any]]] = {
 the server, whatever it is called."""
 
 
-class CatalogTool(msgspec.Struct, frozen=True):
+class CatalogTool(msgspec.Struct, frozen=True, gc=False):
     """A tool as the catalog lists it."""
 
     name: str
@@ -75,7 +75,7 @@ class CatalogTool(msgspec.Struct, frozen=True):
         return self.tool.input_schema
 
 
-class CatalogPrompt(msgspec.Struct, frozen=True):
+class CatalogPrompt(msgspec.Struct, frozen=True, gc=False):
     """A prompt as the catalog lists it."""
 
     name: str
@@ -84,14 +84,14 @@ class CatalogPrompt(msgspec.Struct, frozen=True):
     prompt: Prompt
 
 
-class CatalogResource(msgspec.Struct, frozen=True):
+class CatalogResource(msgspec.Struct, frozen=True, gc=False):
     """A resource as the catalog lists it; named by server and URI."""
 
     server: str
     resource: Resource
 
 
-class CatalogTemplate(msgspec.Struct, frozen=True):
+class CatalogTemplate(msgspec.Struct, frozen=True, gc=False):
     """A resource template as the catalog lists it."""
 
     server: str
@@ -107,7 +107,10 @@ def wanted(spec: StdioServer, raw_name: str) -> bool:
 
 def catalog_tools(server: str, spec: StdioServer, tools: Iterable[Tool]) -> list[CatalogTool]:
     """The tools of one server as the catalog lists them, ordered by name."""
-    listed = [CatalogTool(exposed_name(server, t.name), server, t) for t in tools if wanted(spec, t.name)]
+    through = (
+        tools if spec.include is None and not spec.exclude else [t for t in tools if wanted(spec, t.name)]
+    )
+    listed = [CatalogTool(exposed_name(server, tool.name), server, tool) for tool in through]
     return sorted(listed, key=lambda item: item.tool.name)
 
 

@@ -19,6 +19,7 @@ __all__ = ["ENDING", "MAX_NAME", "exposed_name", "helper_name", "split_plain"]
 MAX_NAME = 64
 """Longest name that the large model APIs take."""
 _SEPARATOR = "__"
+_THREE = "___"
 _PLAIN = re.compile(r"[A-Za-z0-9_-]+\Z")
 _NOT_PLAIN = re.compile(r"[^A-Za-z0-9_-]")
 _HASH = 10
@@ -50,13 +51,11 @@ def helper_name(server: str, kind: str) -> str:
 
 
 def _is_plain(server: str, tool: str, name: str) -> bool:
-    if not (_PLAIN.match(server) and _PLAIN.match(tool)):
-        return False
     # A third underscore beside the separator, or a second separator, could be split otherwise.
-    if sum(name.startswith(_SEPARATOR, i) for i in range(len(name))) != 1:
+    if name.count(_SEPARATOR) != 1 or _THREE in name or not (server and tool and _PLAIN.match(name)):
         return False
     # Of a server whose name fills all the room, one with a hash holds the separator once too.
-    return not _CUT_AND_HASHED.match(name)
+    return len(name) < MAX_NAME or not _CUT_AND_HASHED.match(name)
 
 
 @functools.lru_cache(maxsize=4096)

@@ -109,9 +109,12 @@ class Directory:
         self.known: dict[str, tuple[Server, str]] = {}
         """Where names led that were looked up since anything moved: a call is to find its way at once."""
 
+        self._catalogs: dict[str, tuple[Listed, Sequence[CatalogTool]]] = {}
+
     def forget(self) -> None:
         """A server, its state or its lists are others now."""
         self.known.clear()
+        self._catalogs.clear()
 
     # Lists
 
@@ -138,9 +141,9 @@ class Directory:
 
     async def tools(self, servers: Sequence[Server], clock: CallClock, *, named: bool) -> list[CatalogTool]:
         """The catalog of tools, in a stable order."""
-        catalog = []
+        catalog: list[CatalogTool] = []
         for server, listed in await self._lists("tools", servers, clock, named=named):
-            catalog.extend(catalog_tools(server.name, server.spec, listed.items))
+            catalog.extend(self._own_tools(server, listed))
             has = server.capabilities
             catalog.extend(
                 helper_tools(
@@ -150,6 +153,16 @@ class Directory:
                 )
             )
         return catalog
+
+    def _own_tools(self, server: Server, listed: Listed) -> Sequence[CatalogTool]:
+        """The tools of one server as the catalog lists them; made once for each listing, which may be long."""
+        known = self._catalogs.get(server.name)
+        if known is None or known[0] is not listed:
+            known = self._catalogs[server.name] = (
+                listed,
+                catalog_tools(server.name, server.spec, listed.items),
+            )
+        return known[1]
 
     async def prompts(
         self, servers: Sequence[Server], clock: CallClock, *, named: bool

@@ -9,7 +9,8 @@ Sources: MCP ``server/tools`` (list changed), ``server/utilities/caching``; fiel
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from operator import attrgetter
 from typing import Any
 
 from .._log import Told, log
@@ -43,14 +44,13 @@ def next_distance(before: float, *, changed: bool, rapid: int = 1) -> float:
     return FIRST_DISTANCE if before < FIRST_DISTANCE else min(before * 2, LONGEST_DISTANCE)
 
 
-def difference(kind: str, old: Listed | None, new: Listed) -> tuple[list[str], list[str], list[str]]:
-    """Names added, removed and changed."""
-    key = LIST_KINDS[kind][2]
-    before = {getattr(item, key): item for item in old.items} if old is not None else {}
-    after = {getattr(item, key): item for item in new.items}
-    added = sorted(after.keys() - before.keys())
-    removed = sorted(before.keys() - after.keys())
-    changed = sorted(name for name in after.keys() & before.keys() if after[name] != before[name])
+def difference(before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[list[str], list[str], list[str]]:
+    """Names added, removed and changed, between two lists by name."""
+    new = [name for name, item in after.items() if before.get(name) != item]
+    added = sorted(name for name in new if name not in before)
+    changed = sorted(name for name in new if name in before) if len(added) < len(new) else []
+    # As many as before, and those that are new: nothing is missing.
+    removed = sorted(before.keys() - after.keys()) if len(before) + len(added) != len(after) else []
     return added, removed, changed
 
 
@@ -134,10 +134,9 @@ class Lists:
     def adopt(self, kind: str, listed: Listed) -> bool:
         """Take a list as the newest. Returns whether it really differs; the difference is published."""
         state = self._states[kind]
-        added, removed, changed = difference(kind, state.listed, listed)
-        state.listed = listed
-        key = LIST_KINDS[kind][2]
-        state.by_name = {getattr(item, key): item for item in listed.items}
+        by_name = dict(zip(map(attrgetter(LIST_KINDS[kind][2]), listed.items), listed.items, strict=True))
+        added, removed, changed = difference(state.by_name, by_name)
+        state.listed, state.by_name = listed, by_name
         state.stale = False
         state.problem = None
         state.fresh_until = asyncio.get_running_loop().time() + listed.ttl
@@ -234,7 +233,7 @@ class Lists:
         """Fetch while changes are announced, at the distance that has grown so far."""
         state = self._states[kind]
         loop = asyncio.get_running_loop()
-        while state.dirty:
+        while self._is_dirty(kind):
             wait = state.last_refresh + state.distance - loop.time()
             if wait > 0:
                 if state.distance > FIRST_DISTANCE:
@@ -247,11 +246,17 @@ class Lists:
                         wait,
                     )
                 await asyncio.sleep(wait)
+                if not self._is_dirty(kind):
+                    # Somebody asked for the list meanwhile, and so it is new.
+                    return
             try:
                 await self._fetched(kind)
             except CallError as error:
                 self._tell_failure(kind, error)
                 return
+
+    def _is_dirty(self, kind: str) -> bool:
+        return self._states[kind].dirty
 
     def _tell_failure(self, kind: str, error: CallError) -> None:
         # The text of the error holds times: what it says is the same without them.

@@ -409,21 +409,33 @@ class Server:
         ``repeat`` says that a second execution does no harm; ``check`` is asked once the server is up, and may raise.
         Raises CallError.
         """
+        if on_progress is None and not meta and check is None:
+            return await self.call_plain(tool, arguments, clock, repeat)
+        return await self.carry_on(
+            tool,
+            arguments,
+            clock,
+            None,
+            None,
+            on_progress=on_progress,
+            meta=meta,
+            repeat=repeat,
+            check=check,
+        )
+
+    async def call_plain(
+        self, tool: str, arguments: Mapping[str, Any] | None, clock: CallClock, repeat: bool
+    ) -> CallToolResult:
+        """``call_tool`` without what few calls need. Raises CallError."""
         first: Life | None = None
         outcome: Raw | CallError | None = None
         life = self._life
-        if (
-            life is not None
-            and (session := life.serving) is not None
-            and on_progress is None
-            and not meta
-            and check is None
-        ):
+        if life is not None and (session := life.serving) is not None:
             # The common path is kept short: no task, no closure, and the answer goes from the reader to this await.
             pending = None
             try:
                 pending = session.begin_call(tool, {} if arguments is None else arguments, clock)
-                answer = await pending.future
+                answer: Raw = await pending.waiter  # type: ignore[misc]  # a future: no other waiter was given
                 result = plain_result(answer)
                 if result is not None:
                     return result
@@ -435,17 +447,7 @@ class Server:
                     pending.cancelled_by_caller(cancelled)
                 raise
             first = life
-        return await self.carry_on(
-            tool,
-            arguments,
-            clock,
-            first,
-            outcome,
-            on_progress=on_progress,
-            meta=meta,
-            repeat=repeat,
-            check=check,
-        )
+        return await self.carry_on(tool, arguments, clock, first, outcome, repeat=repeat)
 
     def begin_call(
         self,

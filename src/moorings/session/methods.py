@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from operator import attrgetter
 from typing import Any, Literal, TypeVar
 
 import msgspec
@@ -150,6 +151,7 @@ class Methods:
             CallError: a page was not answered with a list.
         """
         method, type_, key = LIST_KINDS[kind]
+        name_of = attrgetter(key)
         items: dict[str, Any] = {}
         problems: list[str] = []
         cursors: set[str] = set()
@@ -171,12 +173,17 @@ class Methods:
             problems.extend(page.problems)
             # Bounded before it is divided: a whole number of a server may be too large for a float.
             ttl = min(ttl, min(max(page.ttl_ms or 0, 0), int(LONGEST) * 1000) / 1000)
-            for item in getattr(page, kind):
-                name = getattr(item, key)
-                if name not in items:
-                    items[name] = item
-                elif not cursors:
-                    problems.append(f"{kind}: {name!r} is listed twice; the first one counts")
+            listed = getattr(page, kind)
+            names = list(map(name_of, listed))
+            if not items and len(set(names)) == len(names):
+                # As a rule: one page, each name once. It may hold thousands.
+                items = dict(zip(names, listed, strict=True))
+            else:
+                for name, item in zip(names, listed, strict=True):
+                    if name not in items:
+                        items[name] = item
+                    elif not cursors:
+                        problems.append(f"{kind}: {name!r} is listed twice; the first one counts")
             cursor = page.next_cursor
             if cursor is None:
                 break

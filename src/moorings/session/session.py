@@ -35,6 +35,7 @@ from ..transport.base import Closed, OutboxFull, Transport
 from ..wire import jsonrpc
 from ..wire.eras import INTERNAL_ERROR, INVALID_REQUEST, METHOD_NOT_FOUND, Era, method_exists
 from ..wire.framing import Oversize, find_ends
+from ..wire.jsonrpc import encode_call, parse_plain
 from ..wire.types import (
     CancelledParams,
     InvalidAnswer,
@@ -116,8 +117,8 @@ class Session:
         self.era = Era.HANDSHAKE
         self.revision = ""
         self.counters = Counters()
-        self.envelope: dict[str, Any] | None = None
-        """``_meta`` of each request in the modern era."""
+        self._envelope: dict[str, Any] | None = None
+        self._envelope_members = b""
         self.end: Closed | None = None
         """How the connection ended; None while it lives."""
         self.broken = False
@@ -144,6 +145,16 @@ class Session:
         """Threads of plain handlers that go on though their question is over."""
         self._max_questions = questions
         self._question_limit = question_limit
+
+    @property
+    def envelope(self) -> dict[str, Any] | None:
+        """``_meta`` of each request in the modern era; None in the other. It is set anew and never changed."""
+        return self._envelope
+
+    @envelope.setter
+    def envelope(self, members: dict[str, Any] | None) -> None:
+        self._envelope = members
+        self._envelope_members = jsonrpc.encode_members(members or {})
 
     def attach(self, transport: Transport) -> None:
         """Give the session its way out, before anything comes in."""
@@ -242,7 +253,7 @@ class Session:
             self._check_open(tool, clock)
         id_ = self._next_id
         try:
-            frame = jsonrpc.encode_call(id_, tool, arguments, self.envelope)
+            frame = encode_call(id_, tool, arguments, self._envelope_members)
         except (TypeError, ValueError, RecursionError) as error:
             raise self._no_json(tool, error) from None
         if context is None and self._keeps_context:
@@ -416,22 +427,30 @@ class Session:
         """A frame from the transport. After the end nothing is heard any more."""
         if self.end is not None:
             return
-        envelope = jsonrpc.parse_plain(line)
+        envelope = parse_plain(line)
         if envelope is None:
             self._read_closely(line)
             return
         id_ = envelope.id
-        if envelope.method is UNSET and envelope.error is UNSET and type(id_) is int:
+        if (
+            type(id_) is int
+            and type(envelope.result) is Raw
+            and envelope.method is UNSET
+            and envelope.error is UNSET
+        ):
             # By far the most frequent: the result of a request of ours. It goes straight to its waiter.
             pending = self._pending.pop(id_, None)
             if pending is None:
                 self._count_stray(id_)
-            elif pending.news is None and not pending.waiter.done():
-                pending.waiter.set_result(envelope.result)  # type: ignore[arg-type]  # without the others, it has one
+            elif pending.news is None:
+                if not pending.waiter.done():
+                    pending.waiter.set_result(envelope.result)
             else:
-                pending.succeed(envelope.result)  # type: ignore[arg-type]
-            return
-        self._sort(envelope)
+                pending.succeed(envelope.result)
+        elif envelope.is_message:
+            self._sort(envelope)
+        else:
+            self._read_closely(line)
 
     def _read_closely(self, line: bytes | bytearray) -> None:
         messages, repaired = jsonrpc.parse(line)

@@ -182,22 +182,23 @@ class FdWriter:
     def send(self, frame: bytes) -> Outgoing:
         if self.closed:
             raise ConnectionError("its stdin is closed")
-        outgoing = Outgoing(frame)
+        written = 0
         if not self._queue and not self.together:
             try:
-                outgoing.offset = os.write(self._fd, frame)
+                written = os.write(self._fd, frame)
             except (BlockingIOError, InterruptedError):
                 pass
             except OSError:
                 self._break()
                 raise ConnectionError("its stdin is closed") from None
-            if outgoing.finished:
-                return outgoing
+            if written == len(frame):
+                return Outgoing(b"", written)
         elif self._waiting and self._waiting + OVERHEAD * len(self._queue) + len(frame) > self._cap:
             raise OutboxFull(f"{self._waiting} bytes wait to be written to it already")
+        outgoing = Outgoing(frame, written)
         self._queue.append(outgoing)
-        self._waiting += len(frame) - outgoing.offset
-        if outgoing.started:
+        self._waiting += len(frame) - written
+        if written:
             self._watch()
         elif not self._watching and not self._flushing:
             self._flushing = True
@@ -233,12 +234,18 @@ class FdWriter:
                 self._break()
                 return
             self._waiting -= written
+            if not self._waiting:
+                # As a rule: all that this turn has brought has left.
+                for outgoing in frames:
+                    outgoing.left()
+                queue.clear()
+                break
             for outgoing, piece in zip(frames, pieces, strict=True):
                 size = len(piece)
                 if written < size:
                     outgoing.offset += written
                     return
-                outgoing.offset += size
+                outgoing.left()
                 written -= size
                 queue.popleft()
         self._unwatch()
@@ -433,8 +440,8 @@ class ThreadWriter:
                             self._loop.call_soon_threadsafe(self._break)
                         return
                 with self._changed:
-                    outgoing.offset = len(view)
                     self._waiting -= len(view)
+                    outgoing.left()
         finally:
             with contextlib.suppress(OSError):
                 self._close_fd(self._fd)

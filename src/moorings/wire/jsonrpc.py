@@ -24,6 +24,7 @@ __all__ = [
     "decode_error",
     "encode_call",
     "encode_error",
+    "encode_members",
     "encode_notification",
     "encode_request",
     "encode_response",
@@ -79,19 +80,6 @@ class _Request(msgspec.Struct, gc=False):
     jsonrpc: str = "2.0"
 
 
-class _CallParams(msgspec.Struct, gc=False):
-    name: str
-    arguments: Any
-    _meta: Any
-
-
-class _Call(msgspec.Struct, gc=False):
-    id: int
-    params: _CallParams
-    method: str = "tools/call"
-    jsonrpc: str = "2.0"
-
-
 class _Notification(msgspec.Struct, gc=False, omit_defaults=False):
     method: str
     params: Any | UnsetType = UNSET
@@ -116,6 +104,7 @@ _batch = msgspec.json.Decoder(list[Raw])
 _error = msgspec.json.Decoder(RpcError)
 _loose_error = msgspec.json.Decoder(_LooseError)
 _encoder = msgspec.json.Encoder()
+_encode = _encoder.encode
 _BOM = b"\xef\xbb\xbf"
 _ID_DIGITS = 20
 """More than any id of ours has."""
@@ -153,14 +142,13 @@ def parse(line: bytes | bytearray) -> tuple[Sequence[Envelope], bool]:
 
 
 def parse_plain(line: bytes | bytearray) -> Envelope | None:
-    """One message that is in order as it stands; None for whatever needs a closer look, which ``parse`` takes."""
+    """An object that is in order as it stands, whether or not it is a message; None for what ``parse`` must look at."""
     if line[:1] != b"{":
         return None
     try:
-        message = _envelope.decode(line)
+        return _envelope.decode(line)
     except _UNREADABLE:
         return None
-    return message if message.is_message else None
 
 
 def _parse_loose(line: bytes | bytearray) -> Sequence[Envelope]:
@@ -261,12 +249,21 @@ def encode_request(id_: int, method: str, params: Any) -> bytes:
     return _encoder.encode_lines((_Request(id_, method, {} if params is None else params),))
 
 
-def encode_call(
-    id_: int, tool: str, arguments: Mapping[str, Any], envelope: Mapping[str, Any] | None
-) -> bytes:
-    """One framed request line of ``tools/call``, with the id as its progress token."""
-    meta = {"progressToken": id_} if envelope is None else {**envelope, "progressToken": id_}
-    return _encoder.encode_lines((_Call(id_, _CallParams(tool, arguments, meta)),))
+def encode_call(id_: int, tool: str, arguments: Mapping[str, Any], envelope: bytes) -> bytes:
+    """One framed request line of ``tools/call``, with the id as its progress token.
+
+    ``envelope`` is what further stands in ``_meta``: members as JSON, each with a comma after it; mostly nothing.
+    Written by hand, as nothing in it but the two encoded values can need an escape.
+    """
+    return (
+        b'{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"name":%b,"arguments":%b,"_meta":{%b"progressToken":%d}}}\n'
+        % (id_, _encode(tool), _encode(arguments), envelope, id_)
+    )
+
+
+def encode_members(members: Mapping[str, Any]) -> bytes:
+    """Members of an object as JSON, each with a comma after it."""
+    return _encoder.encode(members)[1:-1] + b"," if members else b""
 
 
 def encode_notification(method: str, params: Any = None) -> bytes:

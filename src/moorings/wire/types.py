@@ -231,6 +231,8 @@ class CallToolResult(Result, frozen=True, kw_only=True):
     @property
     def text(self) -> str:
         """The text blocks, joined by line ends."""
+        if len(self.content) == 1 and isinstance(only := self.content[0], TextContent):
+            return only.text
         return "\n".join(block.text for block in self.content if isinstance(block, TextContent))
 
 

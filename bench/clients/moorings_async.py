@@ -1,0 +1,41 @@
+"""Moorings: one ``AsyncHost`` over all servers, with its default settings."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import measure
+
+from moorings import AsyncHost, StdioServer
+
+
+class Client:
+    """Tools are called by the name that the catalog gives them, as a model does."""
+
+    def __init__(self, servers: list[list[str]], state: str) -> None:
+        self._names = [f"s{number}" for number in range(len(servers))]
+        specs = {
+            name: StdioServer(command=command, args=tuple(args))
+            for name, (command, *args) in zip(self._names, servers, strict=True)
+        }
+        self._host = AsyncHost(specs, state_dir=state)
+
+    async def open(self) -> Sequence[Sequence[measure.Listed]]:
+        await self._host.start()
+        readiness = await self._host.wait_ready()
+        measure.check(len(readiness.ready) == len(self._names), f"not ready: {readiness}")
+        return [await self.tools(server) for server in range(len(self._names))]
+
+    async def close(self) -> None:
+        await self._host.close()
+
+    async def call(self, server: int, tool: str, arguments: dict[str, Any]) -> str:
+        return (await self._host.call(f"s{server}__{tool}", arguments)).text
+
+    async def tools(self, server: int) -> Sequence[measure.Listed]:
+        return await self._host.tools(servers=[self._names[server]])
+
+
+if __name__ == "__main__":
+    measure.main(Client)
