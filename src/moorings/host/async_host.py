@@ -152,7 +152,7 @@ class AsyncHost:
             handlers=self._handlers,
             client={"name": "moorings", "version": __version__},
             eras=places.eras,
-            environment=lambda: os.environ,
+            environment=_HostEnvironment(loop).read,
             log_path=places.log_path,
             start_slot=lambda: slots,
             context=contextvars.copy_context(),
@@ -800,6 +800,25 @@ class AsyncHost:
     async def _in_run(self, make: Callable[[], Coroutine[Any, Any, T]], label: str) -> T:
         run = self._run()
         return await (make() if run is None else run.own(make, label))
+
+
+class _HostEnvironment:
+    """The environment of this process, read once for all servers that start in one turn of the loop."""
+
+    __slots__ = ("_loop", "_read")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._read: dict[str, str] | None = None
+
+    def read(self) -> Mapping[str, str]:
+        if self._read is None:
+            self._read = dict(os.environ)
+            self._loop.call_soon(self._forget)
+        return self._read
+
+    def _forget(self) -> None:
+        self._read = None
 
 
 def _abandon(loop: asyncio.AbstractEventLoop, servers: dict[str, Server]) -> None:

@@ -44,4 +44,4 @@ class Places(msgspec.Struct, frozen=True):
                 f"the state folder {os.fspath(folder)!r} is relative, and the current folder is gone",
                 fix="name it by its whole path, or go to a folder that is there",
             ) from None
-        return cls(EraStore(state), lambda name: str(log_path(state, name)))
+        return cls(EraStore(state), lambda name: log_path(state, name))

@@ -127,6 +127,9 @@ class Life:
         self._listeners: dict[str, tuple[Listener, asyncio.Task[None]]] = {}
         self._retiring: dict[str, list[asyncio.Task[None]]] = {}
         """Streams whose follower is not open yet."""
+        self._fingerprint = ""
+        self._remembered: EraRecord | None = None
+        """The era that was remembered when it began."""
         self._told_in_time = False
         """True if the server agreed to tell of changes before it answered with its first list."""
         self.task = owner.start(self._run(), name=f"generation {generation}", context=settings.context.copy())
@@ -336,7 +339,8 @@ class Life:
             return "handshake", True
         if self.spec.protocol != "auto":
             return "modern", True
-        known = self._settings.eras.get(self.spec.fingerprint())
+        self._fingerprint = self.spec.fingerprint()
+        known = self._remembered = self._settings.eras.get(self._fingerprint)
         if known is None:
             return "probe", False
         return ("modern" if known.era == Era.MODERN.value else "handshake"), False
@@ -352,11 +356,11 @@ class Life:
             revision=settled.revision,
             died_on_probe=died_on_probe and not modern,
         )
-        key = self.spec.fingerprint()
-        known = self._settings.eras.get(key)
         # What died on the probe once is not asked to prove it again.
-        if known is None or (known.era, known.revision) != (record.era, record.revision):
-            self._settings.eras.put(key, record)
+        if not record.same_as(self._remembered) and not record.same_as(
+            self._settings.eras.get(self._fingerprint)
+        ):
+            self._settings.eras.put(self._fingerprint, record)
 
     async def _talk(self, start: Start, strict: bool, deadline: float) -> Negotiated:
         assert self.session is not None

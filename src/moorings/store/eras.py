@@ -41,6 +41,10 @@ class EraRecord(msgspec.Struct, frozen=True, kw_only=True):
     died_on_probe: bool = False
     """True if the server ended when it was asked ``server/discover``: it must not be asked again."""
 
+    def same_as(self, other: EraRecord | None) -> bool:
+        """Whether another record says the same of the era."""
+        return other is not None and (self.era, self.revision) == (other.era, other.revision)
+
 
 class Eras(Protocol):
     """Where eras are remembered. ``get``, ``put`` and ``forget`` never raise for what the store cannot do."""
@@ -75,7 +79,7 @@ class EraStore:
         """Remember. What cannot be written is told in the program's log."""
         try:
             self._folder.create(FOLDER)
-            write_atomic(self._file(fingerprint), msgspec.json.encode(record))
+            write_atomic(Path(self._file(fingerprint)), msgspec.json.encode(record))
         except OSError as fault:
             _log.warning("the era of a server is not remembered, it will be probed again: %s", fault)
             return
@@ -84,12 +88,14 @@ class EraStore:
     def forget(self, fingerprint: str) -> None:
         """Remember nothing. What cannot be removed is told in the program's log."""
         try:
-            self._file(fingerprint).unlink(missing_ok=True)
+            os.unlink(self._file(fingerprint))
+        except FileNotFoundError:
+            return
         except OSError as fault:
             _log.warning("the remembered era of a server cannot be removed: %s", fault)
 
-    def _file(self, fingerprint: str) -> Path:
-        return self._folder.path / FOLDER / (safe_name(fingerprint) + _ENDING)
+    def _file(self, fingerprint: str) -> str:
+        return os.path.join(self._folder.path, FOLDER, safe_name(fingerprint) + _ENDING)
 
     def _prune(self) -> None:
         folder = self._folder.path / FOLDER
@@ -138,7 +144,7 @@ class MemoryEraStore:
 _decoder = msgspec.json.Decoder(EraRecord)
 
 
-def _read(path: Path) -> bytes:
+def _read(path: str) -> bytes:
     """The content of an entry; never waits, follows no link at its end.
 
     Raises:

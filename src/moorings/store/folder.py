@@ -50,16 +50,19 @@ class StateFolder:
         return path
 
 
-def log_path(folder: StateFolder, server_name: str) -> Path:
+def log_path(folder: StateFolder, server_name: str) -> str:
     """The log file of a server: directly in the ``logs`` folder for any name, and another for each name.
 
     The folder is made. If that fails, this is told in the program's log, and opening the file will fail.
     """
+    logs = os.path.join(folder.path, LOGS)
     try:
-        folder.create(LOGS)
+        # It is there as a rule, and a host may start hundreds of servers.
+        if not os.path.isdir(logs):
+            folder.create(LOGS)
     except OSError as fault:
         _log.warning("the folder of server logs cannot be made: %s", fault)
-    return folder.path / LOGS / f"{safe_name(server_name)}.log"
+    return os.path.join(logs, f"{safe_name(server_name)}.log")
 
 
 def safe_name(name: str) -> str:

@@ -11,9 +11,11 @@ session or leads its own.
 from __future__ import annotations
 
 import asyncio
+import functools
 import os
 import sys
 import time
+from array import array
 from collections.abc import Callable
 
 from .identity import ProcessInfo, Snapshot, reap_confirmed
@@ -39,16 +41,26 @@ def is_reaper() -> bool:
     if os.getpid() == 1:
         return True
     if sys.platform == "linux":
-        try:
-            import ctypes
-
-            answer = ctypes.c_int(0)
-            failed = ctypes.CDLL(None).prctl(PR_GET_CHILD_SUBREAPER, ctypes.byref(answer), 0, 0, 0)
-        except (ImportError, OSError, AttributeError):
+        prctl = _prctl()
+        if prctl is None:
             return False
-        return not failed and bool(answer.value)
+        answer = array("i", [0])
+        return not prctl(PR_GET_CHILD_SUBREAPER, answer.buffer_info()[0], 0, 0, 0) and bool(answer[0])
     else:  # noqa: RET505 - in this form the type checker knows which system each line is for
         return False
+
+
+@functools.cache
+def _prctl() -> Callable[..., int] | None:
+    """The system call by which a process asks whether it is a subreaper; None where it is not to be had."""
+    try:
+        import ctypes
+
+        prctl = ctypes.CDLL(None).prctl
+    except (ImportError, OSError, AttributeError):
+        return None
+    prctl.argtypes = [ctypes.c_int] + [ctypes.c_void_p] * 4
+    return prctl
 
 
 class Kin:

@@ -15,6 +15,7 @@ import os
 import secrets
 import signal
 import sys
+from collections.abc import Iterator
 
 import msgspec
 
@@ -113,7 +114,7 @@ def start_time(pid: int) -> int | None:
 class Snapshot:
     """All processes at one moment."""
 
-    __slots__ = ("_marks", "_unsettled", "partial", "proc", "processes")
+    __slots__ = ("_marks", "_sessions", "_unsettled", "partial", "proc", "processes")
 
     def __init__(
         self, processes: dict[int, ProcessInfo], proc: str = "/proc", *, partial: bool = False
@@ -122,7 +123,9 @@ class Snapshot:
         self.partial = partial
         """True if not all could be looked at: then what is not here may be there."""
         self.proc = proc
-        self._marks: dict[int, bytes] | None = None
+        # By what is asked for: many servers that end together look at one snapshot.
+        self._sessions: dict[int, list[ProcessInfo]] | None = None
+        self._marks: dict[bytes, list[ProcessInfo]] | None = None
         self._unsettled: list[ProcessInfo] = []
 
     @classmethod
@@ -149,25 +152,36 @@ class Snapshot:
 
     def session(self, leader: int) -> list[ProcessInfo]:
         """Members of a session, zombies too. A group that its leader never left is part of it."""
-        return [info for info in self.processes.values() if info.session == leader]
+        if self._sessions is None:
+            self._sessions = {}
+            for info in self.processes.values():
+                self._sessions.setdefault(info.session, []).append(info)
+        return self._sessions.get(leader, [])
 
     def marked(self, mark: str) -> list[ProcessInfo]:
-        """Living processes of the same user whose environment holds an owner mark that begins with ``mark``."""
-        wanted = f"{MARK}={mark}".encode()
-        me = os.getpid()
+        """Living processes of the same user whose environment holds that owner mark, or one that goes on behind it
+        and a dot: the mark of a host is borne by all of its lives."""
         if self._marks is None:
             self._marks = {}
-            for pid, info in self.processes.items():
-                if info.dead or pid == me:
-                    continue
-                # Another user's environment cannot be read, and a kernel thread has none.
-                with contextlib.suppress(OSError):
-                    data = self._environment(info)
-                    # From the beginning of an entry on: other names may end like this one.
-                    _, name, rest = (b"\0" + data).partition(f"\0{MARK}=".encode())
-                    if name:
-                        self._marks[pid] = name[1:] + rest.partition(b"\0")[0]
-        return [self.processes[pid] for pid, found in self._marks.items() if _belongs(found, wanted)]
+            for info in self.processes.values():
+                for borne in self._marks_of(info):
+                    self._marks.setdefault(borne, []).append(info)
+        return self._marks.get(mark.encode(), [])
+
+    def _marks_of(self, info: ProcessInfo) -> Iterator[bytes]:
+        """The mark that a process bears and all that it goes on from; nothing if it bears none."""
+        if info.dead or info.pid == os.getpid():
+            return
+        # Another user's environment cannot be read, and a kernel thread has none.
+        with contextlib.suppress(OSError):
+            data = self._environment(info)
+            # From the beginning of an entry on: other names may end like this one.
+            _, name, rest = (b"\0" + data).partition(f"\0{MARK}=".encode())
+            if not name:
+                return
+            parts = rest.partition(b"\0")[0].split(b".")
+            for count in range(1, len(parts) + 1):
+                yield b".".join(parts[:count])
 
     def _environment(self, info: ProcessInfo) -> bytes:
         data = b""
@@ -200,11 +214,6 @@ def between_programs(pid: int, proc: str = "/proc") -> bool:
     fields = data[data.rfind(b")") + 2 :].split()
     # Not one that is exiting: it has no environment any more.
     return len(fields) > 48 and not int(fields[6]) & PF_EXITING and int(fields[48]) == 0
-
-
-def _belongs(found: bytes, wanted: bytes) -> bool:
-    """A mark belongs to a process or life if it is that mark or goes on behind a dot."""
-    return found == wanted or found.startswith(wanted + b".")
 
 
 def signal_confirmed(info: ProcessInfo, number: int) -> bool:

@@ -79,6 +79,8 @@ class Watch:
         """Guards all below; held for single steps, never while anything waits."""
         self._leases: set[Lease] = set()
         self._groups: dict[int, int] = {}
+        self._gone: list[int] = []
+        """Ended, and the watch is not told yet: it is told of all that end in one turn at once."""
         self._process: subprocess.Popen[bytes] | None = None
         self._pipe = -1
         self._restarts = 0
@@ -142,6 +144,7 @@ class Watch:
         if sys.platform != "win32":
             os.set_blocking(write, False)
         self._pipe = write
+        self._gone.clear()
         for pid, start in self._groups.items():
             self._write(b"+%d %d\n" % (pid, start))
 
@@ -202,6 +205,8 @@ class Watch:
 
     def _add(self, pid: int, start: int) -> None:
         with self._gate:
+            # First what has ended: the number may be that of one of them.
+            self._tell_gone()
             self._groups[pid] = start
             self._tell(b"+%d %d\n" % (pid, start))
 
@@ -214,6 +219,16 @@ class Watch:
             process.wait()
         self._restarts += 1
         self._start()
+
+    def _tell_gone(self) -> None:
+        gone = b"".join([b"-%d\n" % pid for pid in self._gone])
+        self._gone.clear()
+        if gone:
+            self._tell(gone)
+
+    def _tell_gone_now(self) -> None:
+        with self._gate:
+            self._tell_gone()
 
     def _let_sweep(self) -> subprocess.Popen[bytes] | None:
         """Tell the watch what is left of which lives, and leave it to end that in its own time; it is reaped later.
@@ -245,7 +260,9 @@ class Watch:
             elif pid is not None:
                 self._groups.pop(pid, None)
                 if self._leases:
-                    self._tell(b"-%d\n" % pid)
+                    if not self._gone:
+                        loop.call_soon(self._tell_gone_now)
+                    self._gone.append(pid)
             count, fd = self._readers.get(loop, (1, -1))
             if count > 1:
                 self._readers[loop] = (count - 1, fd)
@@ -275,7 +292,7 @@ class Watch:
         if process is not None:
             process.returncode = 0  # not our child: nothing to reap, nothing to complain of
         self._pipe = -1
-        self._leases, self._groups, self._readers = set(), {}, {}
+        self._leases, self._groups, self._gone, self._readers = set(), {}, [], {}
 
     def end_at_exit(self) -> None:
         """The interpreter ends and the loops that held leases do not run any more."""
