@@ -199,7 +199,7 @@ async def test_cancelled_calls_leave_no_entry_in_any_table(total: int) -> None:
         for server in host._servers.values():
             # What comes late is behind this answer.
             await host.ping(server.name)
-            life = server._life
+            life = server.life
             assert life is not None and life.session is not None
             listening = len(life._listeners)
             sizes = life.session.sizes()

@@ -133,7 +133,7 @@ async def refresh(host: AsyncHost) -> None:
 
 def kill_server(host: AsyncHost) -> None:
     server = host._servers.get("a")
-    pid = server._life.pid if server is not None and server._life is not None else None
+    pid = server.life.pid if server is not None and server.life is not None else None
     if pid is not None:
         with contextlib.suppress(ProcessLookupError):  # it went a moment ago
             os.kill(pid, signal.SIGKILL)
@@ -339,7 +339,7 @@ async def test_f2_5_a_walk(name: str, server: str, whole: bool, tmp_path: Path) 
             async with a_host(name, server, tmp_path) as host:
                 for at in points(name, server, how, whole):
                     struck = await interrupted(host, work, how, at)
-                    life = host._servers["a"]._life
+                    life = host._servers["a"].life
                     if life is not None and (session := life.session) is not None:
                         # A list that is read anew is the server's own work, and goes on.
                         await until_async(lambda session=session: not any(session.sizes().values()), 3.0)

@@ -38,7 +38,7 @@ REACHED = {"probe": "server/discover", "initialize": "initialize", "first list":
 
 def start_task(host: AsyncHost) -> asyncio.Task[None]:
     """The task that brings the server up: the life's own."""
-    life = host._servers["a"]._life
+    life = host._servers["a"].life
     assert life is not None
     return life.task
 
@@ -49,7 +49,7 @@ def nothing_left(host: AsyncHost, task: asyncio.Task[None]) -> None:
     assert task.done()
     assert not task.cancelled()
     assert task.exception() is None
-    assert server._life is None
+    assert server.life is None
     assert len(server._owner) == 0
     assert len(host._owner) == 0
 

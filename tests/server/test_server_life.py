@@ -334,7 +334,7 @@ async def test_f6_3_a_call_made_while_the_end_is_known_to_come_waits_for_the_nex
     async with host:
         await host.wait_ready()
         log.control("close_stdout")
-        transport = host._servers["s"]._life._transport  # type: ignore[union-attr]
+        transport = host._servers["s"].life._transport  # type: ignore[union-attr]
         async with asyncio.timeout(5):
             while transport._closing is None:  # type: ignore[union-attr]
                 await asyncio.sleep(0)
@@ -467,7 +467,7 @@ async def test_a_start_abandoned_during_the_respawn_after_a_probe_death_starts_n
     )  # fmt: skip
     async with host:
         call = asyncio.ensure_future(host.call_raw("s", "echo"))
-        while (first := host._servers["s"]._life) is None:
+        while (first := host._servers["s"].life) is None:
             await asyncio.sleep(0)
         if not at_once:
             async with asyncio.timeout(5):
@@ -508,7 +508,7 @@ async def test_a_close_during_the_respawn_after_a_probe_death_starts_nothing_mor
         bounds=Bounds(stop_eof=0.3, stop_term=0.2),
     )  # fmt: skip
     async with host:
-        first = host._servers["s"]._life
+        first = host._servers["s"].life
         assert first is not None
         async with asyncio.timeout(5):
             while first.session is None or first.session.end is None:

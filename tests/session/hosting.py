@@ -27,7 +27,7 @@ def scripted(
 
 def session_of(host: AsyncHost, name: str = "s") -> Session:
     """The conversation with a server now."""
-    life = host._servers[name]._life
+    life = host._servers[name].life
     assert life is not None and life.session is not None
     return life.session
 

@@ -502,7 +502,7 @@ async def test_f9_8_a_stream_that_ends_every_minute_is_reopened_each_time(tmp_pa
 
 
 def acknowledged(host: AsyncHost) -> bool:
-    life = host._servers["s"]._life
+    life = host._servers["s"].life
     assert life is not None
     return all(
         listener._acknowledged and listener._acknowledged.done() for listener, _ in life._listeners.values()

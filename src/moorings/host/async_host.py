@@ -20,6 +20,7 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 import msgspec
+from msgspec import Raw
 
 from .._checks import LONGEST as WAIT_FOREVER
 from .._checks import seconds
@@ -27,6 +28,7 @@ from .._tasks import TaskOwner, outlast
 from .._version import __version__
 from ..config import Bounds, StdioServer
 from ..errors import (
+    CallError,
     HostClosedError,
     MisuseError,
     MooringsError,
@@ -44,7 +46,7 @@ from ..session.handlers import Handlers
 from ..session.methods import Methods
 from ..session.pending import OnProgress, Waiter
 from ..transport.base import StopRecord
-from ..wire.types import CallToolResult, CompleteResult, GetPromptResult, ReadResourceResult
+from ..wire.types import CallToolResult, CompleteResult, GetPromptResult, ReadResourceResult, plain_result
 from .catalog import CatalogPrompt, CatalogResource, CatalogTemplate, CatalogTool
 from .handle import ServerHandle
 from .places import Places
@@ -415,7 +417,7 @@ class AsyncHost:
 
     async def call(
         self,
-        name: str,
+        name: str | tuple[str, str],
         arguments: Mapping[str, Any] | None = None,
         *,
         timeout: float | None = None,
@@ -427,7 +429,7 @@ class AsyncHost:
         """Call a tool by its catalog name, starting its server if need be.
 
         Args:
-            name: as the catalog lists it (``server__tool``).
+            name: as the catalog lists it (``server__tool``), or a pair of server and raw name.
             arguments: for the tool; anything that is JSON.
             timeout: seconds without a sign of progress; None for the server's ``Bounds.call``.
             total: seconds in all; None for its ``Bounds.total``.
@@ -446,28 +448,42 @@ class AsyncHost:
         if _get_running_loop() is not self._open:
             self._check()
         run = current_run.get()
-        if run is None or run.host is not self:
-            # The common path is kept short: no task, no closure.
-            known = self._directory.known.get(name)
-            if known is None:
-                return await self._call(name, arguments, timeout, total, on_progress, repeat, meta)
-            server, tool = known
-            if timeout is None and total is None:
-                clock = CallClock.of(server.loop.time(), server.silence, server.total)
-            else:
-                clock = self._clock_of(server, timeout, total)
-            if on_progress is None and meta is None:
-                return await server.call_plain(tool, arguments, clock, repeat)
-            return await server.call_tool(
-                tool, arguments, clock, on_progress=on_progress, repeat=repeat, meta=meta
+        if run is not None and run.host is self:
+            return await run.own(
+                lambda: self._call(name, arguments, timeout, total, on_progress, repeat, meta),
+                name if isinstance(name, str) else name[1],
             )
-        return await run.own(
-            lambda: self._call(name, arguments, timeout, total, on_progress, repeat, meta), name
-        )
+        known = self._directory.known.get(name)
+        if known is None or on_progress is not None or meta:
+            return await self._call(name, arguments, timeout, total, on_progress, repeat, meta)
+        # The common path is kept short: no task, no closure, and the answer goes from the reader to this await.
+        server, tool = known
+        if timeout is None and total is None:
+            now = self._open.time()  # type: ignore[union-attr]  # checked above
+            clock = CallClock(now, server.silence, server.total, now + server.total, now + server.shortest)
+        else:
+            clock = self._clock_of(server, timeout, total)
+        life, pending = server.life, None
+        outcome: Raw | CallError | None = None
+        if life is not None and (session := life.serving) is not None:
+            try:
+                pending = session.begin_call(tool, {} if arguments is None else arguments, clock)
+                answer: Raw = await pending.waiter  # type: ignore[misc]  # a future: no other waiter was given
+                result = plain_result(answer)
+                if result is not None:
+                    return result
+                outcome = answer
+            except CallError as error:
+                outcome = error
+            except asyncio.CancelledError as cancelled:
+                if pending is not None:
+                    pending.cancelled_by_caller(cancelled)
+                raise
+        return await server.call_tool(tool, arguments, clock, life, outcome, repeat=repeat)
 
     def begin_call(
         self,
-        name: str,
+        name: str | tuple[str, str],
         arguments: Mapping[str, Any] | None,
         timeout: float | None,
         total: float | None,
@@ -481,21 +497,25 @@ class AsyncHost:
         """
         if self._open is None:
             return None
-        try:
-            found = self._directory.plain_tool(name)
-        except MooringsError:
-            return None
+        found = self._directory.known.get(name)
+        if found is None:
+            try:
+                found = (
+                    self._directory.plain_tool(name)
+                    if isinstance(name, str)
+                    else self._directory.raw_tool(name)
+                )
+            except MooringsError:
+                return None
         if found is None:
             return None
         server, tool = found
-        if server.state is not State.READY:
-            return None
         clock = self._clock_of(server, timeout, total)
         return server.begin_call(tool, arguments, clock, waiter=waiter, context=context)
 
     async def _call(
         self,
-        name: str,
+        name: str | tuple[str, str],
         arguments: Mapping[str, Any] | None,
         timeout: float | None,
         total: float | None,
@@ -503,16 +523,20 @@ class AsyncHost:
         repeat: bool,
         meta: Mapping[str, Any] | None,
     ) -> CallToolResult:
-        found = self._directory.plain_tool(name)
-        if found is not None:
-            server, tool = found
-            clock = self._clock_of(server, timeout, total)
+        if not isinstance(name, str):
+            server, tool = self._directory.raw_tool(name) or (self._get(name[0]), name[1])
+            clock, check = self._clock_of(server, timeout, total), None
         else:
-            clock = self._clock(timeout, total)
-            server, tool, helper = await self._directory.resolve_tool(name, clock)
-            self._fit(clock, server, timeout, total)
-            if helper is not None:
-                return await self._directory.call_helper(server, helper, arguments or {}, clock)
+            found, check = self._directory.plain_tool(name), lambda: self._directory.plain_tool(name)
+            if found is not None:
+                server, tool = found
+                clock = self._clock_of(server, timeout, total)
+            else:
+                clock = self._clock(timeout, total)
+                server, tool, helper = await self._directory.resolve_tool(name, clock)
+                self._fit(clock, server, timeout, total)
+                if helper is not None:
+                    return await self._directory.call_helper(server, helper, arguments or {}, clock)
         return await server.call_tool(
             tool,
             arguments,
@@ -521,7 +545,7 @@ class AsyncHost:
             meta=meta,
             repeat=repeat,
             # What it lists is known once it is up; a name that it does not list leads nowhere.
-            check=None if server.state is State.READY else lambda: self._directory.plain_tool(name),
+            check=None if server.state is State.READY else check,
         )
 
     async def call_raw(
@@ -537,14 +561,14 @@ class AsyncHost:
         meta: Mapping[str, Any] | None = None,
     ) -> CallToolResult:
         """Call a tool by server and raw name; the door of ``ServerHandle.call``. Raises as ``call``."""
-        self._check()
-        owner = self._get(server)
-        clock = self._clock_of(owner, timeout, total)
-        return await self._in_run(
-            lambda: owner.call_tool(
-                tool, arguments, clock, on_progress=on_progress, meta=meta, repeat=repeat
-            ),
-            tool,
+        return await self.call(
+            (server, tool),
+            arguments,
+            timeout=timeout,
+            total=total,
+            on_progress=on_progress,
+            repeat=repeat,
+            meta=meta,
         )
 
     async def read_resource(

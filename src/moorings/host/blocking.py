@@ -226,7 +226,7 @@ class Host:
 
     def call(
         self,
-        name: str,
+        name: str | tuple[str, str],
         arguments: Mapping[str, Any] | None = None,
         *,
         timeout: float | None = None,
@@ -250,7 +250,7 @@ class Host:
 
     def submit(
         self,
-        name: str,
+        name: str | tuple[str, str],
         arguments: Mapping[str, Any] | None = None,
         *,
         timeout: float | None = None,
@@ -276,7 +276,7 @@ class Host:
                 repeat=repeat,
                 meta=meta,
             ),
-            name,
+            name if isinstance(name, str) else name[1],
         )
 
     def call_raw(
@@ -292,18 +292,14 @@ class Host:
         meta: Mapping[str, Any] | None = None,
     ) -> CallToolResult:
         """See ``AsyncHost.call_raw``."""
-        return self.on_loop(
-            lambda host: host.call_raw(
-                server,
-                tool,
-                arguments,
-                timeout=timeout,
-                total=total,
-                on_progress=on_progress,
-                repeat=repeat,
-                meta=meta,
-            ),
-            tool,
+        return self.call(
+            (server, tool),
+            arguments,
+            timeout=timeout,
+            total=total,
+            on_progress=on_progress,
+            repeat=repeat,
+            meta=meta,
         )
 
     def read_resource(

@@ -39,7 +39,9 @@ class BlockingRun:
         """True once the deadline has passed."""
         return self._run is not None and self._run.expired
 
-    def call(self, name: str, arguments: Mapping[str, Any] | None = None, **options: Any) -> CallToolResult:
+    def call(
+        self, name: str | tuple[str, str], arguments: Mapping[str, Any] | None = None, **options: Any
+    ) -> CallToolResult:
         """Call a tool within this run, from any thread; see ``AsyncHost.call``."""
         context = contextvars.copy_context()
         context.run(current_run.set, self._run)

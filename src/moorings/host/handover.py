@@ -158,13 +158,13 @@ class CallHandover(Handover[CallToolResult]):
     def __init__(
         self,
         thread: LoopThread,
-        name: str,
+        name: str | tuple[str, str],
         arguments: Mapping[str, Any] | None,
         timeout: float | None,
         total: float | None,
         repeat: bool,
     ) -> None:
-        super().__init__(thread, self._call, name)
+        super().__init__(thread, self._call, name if isinstance(name, str) else name[1])
         self._name = name
         self._arguments = arguments
         self._timeout = timeout

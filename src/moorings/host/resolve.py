@@ -106,7 +106,7 @@ class Directory:
         self._servers = servers
         self._resources_as_tools = resources_as_tools
         self._prompts_as_tools = prompts_as_tools
-        self.known: dict[str, tuple[Server, str]] = {}
+        self.known: dict[str | tuple[str, str], tuple[Server, str]] = {}
         """Where names led that were looked up since anything moved: a call is to find its way at once."""
 
         self._catalogs: dict[str, tuple[Listed, Sequence[CatalogTool]]] = {}
@@ -225,6 +225,16 @@ class Directory:
             return server, plain[1]
         return None
 
+    def raw_tool(self, name: tuple[str, str]) -> tuple[Server, str] | None:
+        """The server of a raw name, None if there is none such. It need not list the tool."""
+        server = self._servers.get(name[0])
+        if server is None:
+            return None
+        found = (server, name[1])
+        if server.state is State.READY and name[1] in server.lists["tools"].by_name:
+            self.known[name] = found
+        return found
+
     async def resolve_tool(self, name: str, clock: CallClock) -> tuple[Server, str, HelperKind | None]:
         """Server, raw name, and what it stands for, of a name with a hash.
 
@@ -234,7 +244,10 @@ class Directory:
         seen = []
         for tool in await self._candidates(name, clock):
             if tool.name == name:
-                return self._servers[tool.server], tool.tool.name, tool.helper
+                server = self._servers[tool.server]
+                if tool.helper is None and server.state is State.READY:
+                    self.known[name] = (server, tool.tool.name)
+                return server, tool.tool.name, tool.helper
             seen.append(tool.name)
         out = [s for s in self._servers.values() if s.state not in KNOWN and self._could_own(s, name)]
         for server in out:

@@ -61,7 +61,7 @@ class Run:
         self._over = False
 
     async def call(
-        self, name: str, arguments: Mapping[str, Any] | None = None, **options: Any
+        self, name: str | tuple[str, str], arguments: Mapping[str, Any] | None = None, **options: Any
     ) -> CallToolResult:
         """Call a tool within this run, also from a task that was begun outside of it; see ``AsyncHost.call``."""
         token = current_run.set(self)

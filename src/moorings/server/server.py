@@ -40,7 +40,7 @@ from ..session.methods import Listed, Methods
 from ..session.pending import OnProgress, Pending, Waiter
 from ..session.session import Counters
 from ..transport.base import StopRecord
-from ..wire.types import CallToolResult, Implementation, ServerCapabilities, ToolAnnotations, plain_result
+from ..wire.types import CallToolResult, Implementation, ServerCapabilities, ToolAnnotations
 from .life import UNBOUNDED, Life, LifeSettings
 from .lists import Lists
 from .replay import may_repeat
@@ -100,7 +100,7 @@ class BegunCall(msgspec.Struct, eq=False):
     async def carry_on(self, outcome: Raw | CallError, *, repeat: bool) -> CallToolResult:
         """Finish it after an outcome that is not the last word. Raises CallError."""
         pending = self.pending
-        return await self.server.carry_on(
+        return await self.server.call_tool(
             pending.label, self.arguments, pending.clock, self.life, outcome, repeat=repeat
         )
 
@@ -120,11 +120,12 @@ class Server:
     ) -> None:
         self.name = name
         self.spec = spec
-        self.loop = asyncio.get_running_loop()
         self.silence = spec.bounds.call
         """Seconds without a sign of progress that a call may take, if it does not say."""
         self.total = spec.bounds.total
         """Seconds in all."""
+        self.shortest = min(self.silence, self.total)
+        """Seconds after which a call without any sign of progress ends."""
         self.state = State.IDLE
         self.since = time.time()
         self.generation = 0
@@ -136,7 +137,8 @@ class Server:
         self._on_event = on_event
         self._jitter = jitter
         self._owner = TaskOwner(f"server {name}")
-        self._life: Life | None = None
+        self.life: Life | None = None
+        """The present one; None while nothing of it is there."""
         self._wants: set[object] = set()
         """Who wants it to be up. While it connects and this is empty, the start is given up."""
         self._changed: asyncio.Future[None] | None = None
@@ -186,7 +188,7 @@ class Server:
 
     def status(self) -> ServerStatus:
         """How it stands now."""
-        life = self._life
+        life = self.life
         settled = life.negotiated if life is not None else None
         wait = self._not_before - asyncio.get_running_loop().time()
         down = self.state in (State.PARKED, State.FAILED, State.STOPPING)
@@ -231,7 +233,7 @@ class Server:
     def _begin_life(self) -> None:
         self.generation += 1
         self._fire(Event.WANTED)
-        self._life = Life(
+        self.life = Life(
             self.name,
             self.spec,
             self.generation,
@@ -241,7 +243,7 @@ class Server:
             on_down=self._on_down,
             on_list_changed=self.lists.changed,
         )
-        self._life.task.add_done_callback(self._on_life_over)
+        self.life.task.add_done_callback(self._on_life_over)
 
     def _on_ready(self, life: Life) -> None:
         assert life.methods is not None and life.negotiated is not None
@@ -291,7 +293,7 @@ class Server:
 
     def _on_life_over(self, task: asyncio.Task[None]) -> None:
         """Everything of a life is gone; now the next may begin."""
-        life, self._life = self._life, None
+        life, self.life = self.life, None
         if life is None:
             return
         self._last_stop = life.record
@@ -314,7 +316,7 @@ class Server:
 
     async def _end_life(self, reason: str, deadline: float | None = None) -> None:
         """End the life there is and wait until nothing of it is left. Who gives up waiting leaves the work whole."""
-        life = self._life
+        life = self.life
         if life is None:
             return
         life.end(reason, deadline)
@@ -341,9 +343,9 @@ class Server:
     def release(self, token: object) -> None:
         """Somebody does not want it any more. A start that nobody wants ends, with its process."""
         self._wants.discard(token)
-        if not self._wants and self.state is State.CONNECTING and self._life is not None:
+        if not self._wants and self.state is State.CONNECTING and self.life is not None:
             self._fire(Event.ABANDONED, "nobody waits for it any more")
-            self._life.end("nobody waits for it any more")
+            self.life.end("nobody waits for it any more")
 
     def _cooled(self) -> bool:
         return asyncio.get_running_loop().time() >= self._not_before
@@ -358,7 +360,7 @@ class Server:
         with self.wanted():
             waited_for = 0
             while True:
-                life = self._life
+                life = self.life
                 if self.state is State.READY and life is not None and life.usable:
                     return life
                 self._raise_if_hopeless(waited_for)
@@ -393,62 +395,6 @@ class Server:
 
     # Calls
 
-    async def call_tool(
-        self,
-        tool: str,
-        arguments: Mapping[str, Any] | None,
-        clock: CallClock,
-        *,
-        on_progress: OnProgress | None = None,
-        meta: Mapping[str, Any] | None = None,
-        repeat: bool = False,
-        check: Callable[[], object] | None = None,
-    ) -> CallToolResult:
-        """Call a tool; start the server if need be.
-
-        ``repeat`` says that a second execution does no harm; ``check`` is asked once the server is up, and may raise.
-        Raises CallError.
-        """
-        if on_progress is None and not meta and check is None:
-            return await self.call_plain(tool, arguments, clock, repeat)
-        return await self.carry_on(
-            tool,
-            arguments,
-            clock,
-            None,
-            None,
-            on_progress=on_progress,
-            meta=meta,
-            repeat=repeat,
-            check=check,
-        )
-
-    async def call_plain(
-        self, tool: str, arguments: Mapping[str, Any] | None, clock: CallClock, repeat: bool
-    ) -> CallToolResult:
-        """``call_tool`` without what few calls need. Raises CallError."""
-        first: Life | None = None
-        outcome: Raw | CallError | None = None
-        life = self._life
-        if life is not None and (session := life.serving) is not None:
-            # The common path is kept short: no task, no closure, and the answer goes from the reader to this await.
-            pending = None
-            try:
-                pending = session.begin_call(tool, {} if arguments is None else arguments, clock)
-                answer: Raw = await pending.waiter  # type: ignore[misc]  # a future: no other waiter was given
-                result = plain_result(answer)
-                if result is not None:
-                    return result
-                outcome = answer
-            except CallError as error:
-                outcome = error
-            except asyncio.CancelledError as cancelled:
-                if pending is not None:
-                    pending.cancelled_by_caller(cancelled)
-                raise
-            first = life
-        return await self.carry_on(tool, arguments, clock, first, outcome, repeat=repeat)
-
     def begin_call(
         self,
         tool: str,
@@ -460,7 +406,7 @@ class Server:
     ) -> BegunCall | None:
         """Send the call of a tool for a waiter of any kind. None where it cannot be sent at this moment: then
         ``call_tool``. Raises MisuseError."""
-        life = self._life
+        life = self.life
         if life is None or (session := life.serving) is None:
             return None
         try:
@@ -471,23 +417,29 @@ class Server:
             return None
         return BegunCall(self, life, pending, arguments)
 
-    async def carry_on(
+    async def call_tool(
         self,
         tool: str,
         arguments: Mapping[str, Any] | None,
         clock: CallClock,
-        first: Life | None,
-        outcome: Raw | CallError | None,
+        first: Life | None = None,
+        outcome: Raw | CallError | None = None,
         *,
         on_progress: OnProgress | None = None,
         meta: Mapping[str, Any] | None = None,
         repeat: bool = False,
         check: Callable[[], object] | None = None,
     ) -> CallToolResult:
-        """``call_tool`` for all that is no plain answer of a ready server.
+        """Call a tool; start the server if need be.
 
-        It goes on after a first attempt on the life ``first``, where there was one with this ``outcome``: an answer
-        that is no plain result, or an error after which the call may be sent again. Raises CallError.
+        Args:
+            first: the life on which it was tried already, with this ``outcome``: an answer that is no plain result, or
+                an error after which the call may be sent again.
+            repeat: a second execution does no harm.
+            check: asked once the server is up; may raise.
+
+        Raises:
+            CallError: every outcome but a result.
         """
         answers = [outcome] if isinstance(outcome, Raw) else []
 
@@ -503,7 +455,7 @@ class Server:
             use,
             harmless=lambda: repeat or self._harmless(tool),
             check=check,
-            first=first,
+            first=first if outcome is not None else None,
             failed=outcome if isinstance(outcome, CallError) else None,
         )
 
@@ -572,7 +524,7 @@ class Server:
 
     async def for_call(self, clock: CallClock, label: str) -> Life:
         """The life that serves a call, started and waited for if need be. Raises NotSent, CallTimeout."""
-        life = self._life
+        life = self.life
         if self.state is State.READY and life is not None and life.usable:
             return life
         loop = asyncio.get_running_loop()
@@ -636,7 +588,7 @@ class Server:
     async def unsubscribe(self, uri: str, clock: CallClock) -> None:
         """No longer be told. Raises CallError."""
         self._subscribed.discard(uri)
-        life = self._life
+        life = self.life
         if life is None or self.state is not State.READY or life.methods is None:
             return
         if life.modern:
@@ -716,8 +668,8 @@ class Server:
     def abandon(self) -> None:
         """Its host is gone without a close: end what runs, and start nothing more."""
         self._closing = True
-        if self._life is not None:
-            self._life.end("its host was dropped without a close")
+        if self.life is not None:
+            self.life.end("its host was dropped without a close")
 
     async def close(self, deadline: float) -> StopRecord | None:
         """End it for good, by the loop's time ``deadline``. Run by the host's closing task; never cut short.
@@ -729,7 +681,7 @@ class Server:
             return self._last_stop
         if self.state is not State.CLOSING:
             self._fire(Event.CLOSE)
-        life = self._life
+        life = self.life
         if life is not None:
             life.end("the host is closing", deadline)
             await outlast(life.task, deadline + 1.0)

@@ -10,7 +10,7 @@ import msgspec
 __all__ = ["CallClock"]
 
 
-class CallClock(msgspec.Struct):
+class CallClock(msgspec.Struct, gc=False):
     """When one call must end. Made at the public door by ``of``, carried down; shared by all legs of the call.
 
     A struct, because one is made for each call.

@@ -35,7 +35,7 @@ from ..transport.base import Closed, OutboxFull, Transport
 from ..wire import jsonrpc
 from ..wire.eras import INTERNAL_ERROR, INVALID_REQUEST, METHOD_NOT_FOUND, Era, method_exists
 from ..wire.framing import Oversize, find_ends
-from ..wire.jsonrpc import encode_call, parse_plain
+from ..wire.jsonrpc import UNREADABLE, decode_envelope, encode_call
 from ..wire.types import (
     CancelledParams,
     InvalidAnswer,
@@ -249,7 +249,7 @@ class Session:
         Raises: as ``begin``.
         """
         transport = self._transport
-        if self.end is not None or transport is None or clock.expires <= self.loop.time():
+        if transport is None or self.end is not None or clock.expires <= self.loop.time():
             self._check_open(tool, clock)
         id_ = self._next_id
         try:
@@ -258,9 +258,7 @@ class Session:
             raise self._no_json(tool, error) from None
         if context is None and self._keeps_context:
             context = contextvars.copy_context()
-        if waiter is None:
-            waiter = self.loop.create_future()
-        pending = Pending(self, id_, "tools/call", tool, clock, waiter, context)
+        pending = Pending(self, id_, "tools/call", tool, clock, waiter or self.loop.create_future(), context)
         self._send(pending, frame)
         return pending
 
@@ -280,13 +278,11 @@ class Session:
 
     def _send(self, pending: Pending, frame: bytes) -> None:
         """Hand a request to the transport; from here on its clock runs and its answer is known."""
-        transport = self._transport
-        assert transport is not None
-        id_ = self._next_id
+        id_ = pending.id
         self._next_id = id_ + 1
         self._pending[id_] = pending
         try:
-            pending.outgoing = transport.send(frame)
+            pending.outgoing = self._transport.send(frame)  # type: ignore[union-attr]  # it is open: that was checked
         except (ConnectionError, OutboxFull) as error:
             del self._pending[id_]
             self.broken = self.broken or isinstance(error, ConnectionError)
@@ -427,8 +423,12 @@ class Session:
         """A frame from the transport. After the end nothing is heard any more."""
         if self.end is not None:
             return
-        envelope = parse_plain(line)
-        if envelope is None:
+        if line[:1] != b"{":
+            self._read_closely(line)
+            return
+        try:
+            envelope = decode_envelope(line)
+        except UNREADABLE:
             self._read_closely(line)
             return
         id_ = envelope.id

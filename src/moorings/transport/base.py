@@ -41,22 +41,18 @@ class OutboxFull(Exception):
     """The server does not read, and too much waits to be written to it."""
 
 
-class Outgoing(msgspec.Struct, eq=False):
+class Outgoing(msgspec.Struct, eq=False, gc=False):
     """One frame on its way out. A struct, because one is made for each message."""
 
     frame: bytes
-    """Its bytes; dropped once all have left, since an answer may be long in coming."""
+    """Its bytes; empty once all have left, since an answer may be long in coming."""
     offset: int = 0
-    """Bytes that have left; the frame can be withdrawn only while this is 0."""
+    """Bytes that have left, while it is on its way; the frame can be withdrawn only while this is 0."""
 
     @property
     def started(self) -> bool:
         """True once any byte has left: from here on its effect may happen."""
         return self.offset > 0
-
-    def left(self) -> None:
-        """Every byte has left."""
-        self.offset, self.frame = max(len(self.frame), 1), b""
 
     @property
     def finished(self) -> bool:

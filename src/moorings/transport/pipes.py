@@ -28,6 +28,8 @@ FLOOD = 2048
 """Messages in one read that make it a flood."""
 OVERHEAD = 256
 """Bytes of memory that a waiting frame costs besides its own: a server that asks and never reads piles them up."""
+AHEAD = 64
+"""Frames of one turn that are not kept for its end: the server works on them meanwhile."""
 JOINED = 256
 """Frames that are written at one time at the most."""
 READ_SIZE = 64 * 1024
@@ -192,7 +194,7 @@ class FdWriter:
                 self._break()
                 raise ConnectionError("its stdin is closed") from None
             if written == len(frame):
-                return Outgoing(b"", written)
+                return Outgoing(b"", 1)
         elif self._waiting and self._waiting + OVERHEAD * len(self._queue) + len(frame) > self._cap:
             raise OutboxFull(f"{self._waiting} bytes wait to be written to it already")
         outgoing = Outgoing(frame, written)
@@ -200,18 +202,24 @@ class FdWriter:
         self._waiting += len(frame) - written
         if written:
             self._watch()
-        elif not self._watching and not self._flushing:
-            self._flushing = True
-            self._loop.call_soon(self._flush)
+        elif not self._watching:
+            if len(self._queue) >= AHEAD:
+                self._flush_now()
+            elif not self._flushing:
+                self._flushing = True
+                self._loop.call_soon(self._flush)
         return outgoing
 
     def _flush(self) -> None:
         """Write what this turn has brought, in one piece."""
         self._flushing = False
         if not self.closed and not self._watching:
-            self._ready()
-            if self._queue:
-                self._watch()
+            self._flush_now()
+
+    def _flush_now(self) -> None:
+        self._ready()
+        if self._queue:
+            self._watch()
 
     def _watch(self) -> None:
         if not self._watching:
@@ -237,7 +245,7 @@ class FdWriter:
             if not self._waiting:
                 # As a rule: all that this turn has brought has left.
                 for outgoing in frames:
-                    outgoing.left()
+                    outgoing.frame, outgoing.offset = b"", 1
                 queue.clear()
                 break
             for outgoing, piece in zip(frames, pieces, strict=True):
@@ -245,7 +253,7 @@ class FdWriter:
                 if written < size:
                     outgoing.offset += written
                     return
-                outgoing.left()
+                outgoing.frame, outgoing.offset = b"", 1
                 written -= size
                 queue.popleft()
         self._unwatch()
@@ -441,7 +449,7 @@ class ThreadWriter:
                         return
                 with self._changed:
                     self._waiting -= len(view)
-                    outgoing.left()
+                    outgoing.frame = b""
         finally:
             with contextlib.suppress(OSError):
                 self._close_fd(self._fd)

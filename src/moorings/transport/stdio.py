@@ -40,6 +40,9 @@ __all__ = ["StdioSettings", "StdioTransport"]
 EXIT_GRACE = 0.25
 """Seconds in which the exit that belongs to an ended stdout is waited for, so that the error can name its code; and,
 where threads read, the end of what the process wrote last."""
+FEW = 32
+"""Answers in one read up to which requests are written one by one, so that the server can begin with the first; above
+it a system call for each would cost more than that gains."""
 THREAD_GRACE = 0.5
 """Seconds given to the threads of the pipes once the processes are gone."""
 
@@ -92,6 +95,8 @@ class StdioTransport:
         self._wrapper_gone = False
         self._noise: list[bytes] = []
         self._over = False
+        self._brought = 0
+        """Messages in the last read."""
         self._lease: Lease | None = None
         self._mark = ""
         """What the processes of this life carry in their environment."""
@@ -192,21 +197,29 @@ class StdioTransport:
         if self._over:
             return  # read on, so that it is not held up on its way out; but nothing is heard any more
         frames = self._framer.feed(data)
-        if self._stdin is not None:
-            self._stdin.together = len(frames) > 1
-        if self._stdout is not None and len(frames) > FLOOD // 2:
-            self._stdout.size = FLOOD_SIZE
-        elif self._stdout is not None and len(frames) * 16 < FLOOD:
-            self._stdout.size = READ_SIZE
+        count = len(frames)
+        if count > FEW or count != self._brought:
+            self._brought = count
+            self._adapt(count)
+        message = self._receiver.message
         for frame in frames:
             if isinstance(frame, Oversize):
                 self._receiver.oversize(frame)
             elif frame:
-                self._receiver.message(frame)
+                message(frame)
         if self._noise:
             # In one piece for all that one read brought: a line of noise must not cost a system call.
             noise, self._noise = self._noise, []
             self._log.write(b"".join(noise))
+
+    def _adapt(self, count: int) -> None:
+        """Write and read as suits so many messages in one read."""
+        if self._stdin is not None:
+            self._stdin.together = count > FEW
+        if self._stdout is not None and count > FLOOD // 2:
+            self._stdout.size = FLOOD_SIZE
+        elif self._stdout is not None and count * 16 < FLOOD:
+            self._stdout.size = READ_SIZE
 
     def _on_stdout_end(self) -> None:
         """Nothing more will come. The exit is mostly a moment behind: wait for it, shortly, to name its code."""

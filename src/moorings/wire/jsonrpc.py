@@ -18,9 +18,11 @@ from msgspec import UNSET, Raw, UnsetType
 from .content import repair_utf8
 
 __all__ = [
+    "UNREADABLE",
     "Envelope",
     "Id",
     "RpcError",
+    "decode_envelope",
     "decode_error",
     "encode_call",
     "encode_error",
@@ -30,7 +32,6 @@ __all__ = [
     "encode_response",
     "match_id",
     "parse",
-    "parse_plain",
 ]
 
 Id = int | str
@@ -99,6 +100,9 @@ class _ErrorResponse(msgspec.Struct, gc=False):
 
 
 _envelope = msgspec.json.Decoder(Envelope)
+decode_envelope = _envelope.decode
+"""A message that is in order as it stands; raises one of ``UNREADABLE`` for what ``parse`` must look at. What comes out
+need not be a message (``Envelope.is_message``)."""
 _loose_envelope = msgspec.json.Decoder(_LooseEnvelope)
 _batch = msgspec.json.Decoder(list[Raw])
 _error = msgspec.json.Decoder(RpcError)
@@ -109,7 +113,7 @@ _BOM = b"\xef\xbb\xbf"
 _ID_DIGITS = 20
 """More than any id of ours has."""
 _CODE = re.compile(r"-?[0-9]{1,18}")
-_UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 """What a decoder raises over bytes that are no JSON, no UTF-8, or nested without end."""
 
 
@@ -135,27 +139,17 @@ def parse(line: bytes | bytearray) -> tuple[Sequence[Envelope], bool]:
             return (_parse_loose(line), False)
         try:
             return (_parse_batch(line), False)
-        except _UNREADABLE:
+        except UNREADABLE:
             return _parse_repaired(line)
-    except _UNREADABLE:
+    except UNREADABLE:
         return _parse_repaired(line)
-
-
-def parse_plain(line: bytes | bytearray) -> Envelope | None:
-    """An object that is in order as it stands, whether or not it is a message; None for what ``parse`` must look at."""
-    if line[:1] != b"{":
-        return None
-    try:
-        return _envelope.decode(line)
-    except _UNREADABLE:
-        return None
 
 
 def _parse_loose(line: bytes | bytearray) -> Sequence[Envelope]:
     """An object whose envelope has a wrong type somewhere. ``"method": null`` is how some write 'no method'."""
     try:
         loose = _loose_envelope.decode(line)
-    except _UNREADABLE:
+    except UNREADABLE:
         return ()
     if loose.method is not None:
         return ()
@@ -204,7 +198,7 @@ def _parse_repaired(line: bytes | bytearray) -> tuple[Sequence[Envelope], bool]:
             messages = (message,) if message.is_message else ()
     except msgspec.ValidationError:
         messages = _parse_loose(repaired)
-    except _UNREADABLE:
+    except UNREADABLE:
         return ((), False)
     return (messages, bool(messages) and repaired != text)
 
@@ -227,12 +221,12 @@ def decode_error(raw: Raw | bytes) -> RpcError:
     """The error object; whatever shape it has, it stays an error with a text."""
     try:
         return _error.decode(raw)
-    except _UNREADABLE:
+    except UNREADABLE:
         pass
     text = repair_utf8(bytes(raw))
     try:
         loose = _loose_error.decode(text)
-    except _UNREADABLE:
+    except UNREADABLE:
         return RpcError(code=0, message=f"unreadable error: {text[:200].decode('utf-8', 'replace')}")
     code = loose.code
     if (isinstance(code, float) and code.is_integer()) or (isinstance(code, str) and _CODE.fullmatch(code)):
