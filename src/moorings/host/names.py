@@ -13,8 +13,9 @@ import base64
 import functools
 import hashlib
 import re
+from collections.abc import Iterable
 
-__all__ = ["ENDING", "MAX_NAME", "exposed_name", "helper_name", "split_plain"]
+__all__ = ["ENDING", "MAX_NAME", "exposed_name", "exposed_names", "helper_name", "split_plain"]
 
 MAX_NAME = 64
 """Longest name that the large model APIs take."""
@@ -38,24 +39,37 @@ def _hashed(name: str, identity: str) -> str:
 
 def exposed_name(server: str, tool: str) -> str:
     """The catalog's name for a tool of a server: at most 64 of ``[A-Za-z0-9_-]``."""
-    name = f"{server}{_SEPARATOR}{tool}"
-    if len(name) <= MAX_NAME and _is_plain(server, tool, name):
-        return name
-    # The length keeps ("a", "bc") and ("ab", "c") apart.
-    return _hashed(name, f"{len(server)}:{server}{tool}")
+    return exposed_names(server, (tool,))[0]
+
+
+def exposed_names(server: str, tools: Iterable[str]) -> list[str]:
+    """The same for many tools of one server; there may be thousands."""
+    front = f"{server}{_SEPARATOR}"
+    plain = _PLAIN.match
+    names = []
+    for tool in tools:
+        name = front + tool
+        if (
+            # A third underscore beside the separator, or a second separator, could be split otherwise.
+            name.count(_SEPARATOR) == 1
+            and _THREE not in name
+            and plain(name)
+            and len(name) <= MAX_NAME
+            # Of a server whose name fills all the room, one with a hash holds the separator once too.
+            and not (len(name) == MAX_NAME and _CUT_AND_HASHED.match(name))
+            and server
+            and tool
+        ):
+            names.append(name)
+        else:
+            # The length keeps ("a", "bc") and ("ab", "c") apart.
+            names.append(_hashed(name, f"{len(server)}:{server}{tool}"))
+    return names
 
 
 def helper_name(server: str, kind: str) -> str:
     """The catalog's name for a tool of our own that stands for something of a server; no tool of it has that name."""
     return _hashed(f"{server}{_SEPARATOR}{kind}", f"helper:{kind}:{server}")
-
-
-def _is_plain(server: str, tool: str, name: str) -> bool:
-    # A third underscore beside the separator, or a second separator, could be split otherwise.
-    if name.count(_SEPARATOR) != 1 or _THREE in name or not (server and tool and _PLAIN.match(name)):
-        return False
-    # Of a server whose name fills all the room, one with a hash holds the separator once too.
-    return len(name) < MAX_NAME or not _CUT_AND_HASHED.match(name)
 
 
 @functools.lru_cache(maxsize=4096)
