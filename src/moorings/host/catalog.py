@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import fnmatch
 from collections.abc import Iterable, Mapping
+from operator import attrgetter
 from typing import Any, Literal
 
 import msgspec
 
 from ..config import StdioServer
 from ..wire.types import Prompt, Resource, ResourceTemplate, Tool
-from .names import exposed_name, helper_name
+from .names import exposed_names, helper_name
 
 __all__ = [
     "HELPERS",
@@ -107,11 +108,11 @@ def wanted(spec: StdioServer, raw_name: str) -> bool:
 
 def catalog_tools(server: str, spec: StdioServer, tools: Iterable[Tool]) -> list[CatalogTool]:
     """The tools of one server as the catalog lists them, ordered by name."""
-    through = (
-        tools if spec.include is None and not spec.exclude else [t for t in tools if wanted(spec, t.name)]
-    )
-    listed = [CatalogTool(exposed_name(server, tool.name), server, tool) for tool in through]
-    return sorted(listed, key=lambda item: item.tool.name)
+    if spec.include is not None or spec.exclude:
+        tools = [tool for tool in tools if wanted(spec, tool.name)]
+    ordered = sorted(tools, key=attrgetter("name"))
+    names = exposed_names(server, [tool.name for tool in ordered])
+    return [CatalogTool(name, server, tool) for name, tool in zip(names, ordered, strict=True)]
 
 
 def helper_tools(server: str, *, resources: bool, prompts: bool) -> list[CatalogTool]:
