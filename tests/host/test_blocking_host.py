@@ -258,7 +258,7 @@ def test_waiters_are_free_when_a_close_gives_up_on_a_blocked_loop(monkeypatch: p
     go = block_loop(host)
     waiter = in_thread(host.status)
     while not host._thread._open:  # type: ignore[union-attr]
-        time.sleep(0.001)
+        time.sleep(0.001)  # a table has no event to wait for
     assert host.close(0.1).stuck
     assert isinstance(waiter.outcome(2), HostClosedError)
     with pytest.raises(HostClosedError):
@@ -427,7 +427,7 @@ def test_cancelled_between_two_rounds_of_a_question(tmp_path: Path) -> None:
 
     async def elicit(server: str, question: Any) -> Any:
         asked.set()
-        await asyncio.sleep(60)
+        await asyncio.sleep(60)  # a person who does not answer; cancelled by the test
 
     spec = fault_server(era="modern")
     with Host({"a": spec}, state_dir=False, handlers=Handlers(elicit=elicit)) as host:
@@ -1077,7 +1077,7 @@ def test_a_hasty_second_close_waits_for_the_end_of_the_first() -> None:
         host.wait_ready(10)
         first = in_thread(host.close, 10)
         while host._thread is not None and host._thread._accepting and not host._thread._stop.done():  # type: ignore[union-attr]
-            time.sleep(0.001)
+            time.sleep(0.001)  # a future of another thread's loop cannot be waited for here
         report = host.close(0)
         assert report is first.result()
     assert report.stuck == ()

@@ -572,7 +572,7 @@ async def test_in_the_modern_era_each_question_knows_its_call() -> None:
     """Many at once: the question comes inside the answer to its own call."""
 
     async def answer(server: str, question: Any) -> Any:
-        await asyncio.sleep(0.01)
+        await asyncio.sleep(0.01)  # so that the questions of many calls are open together
         return {"action": "accept", "content": {"colour": who.get()}}
 
     handlers = Handlers(elicit=answer)

@@ -223,9 +223,9 @@ async def test_a_handler_that_takes_its_time_to_end_is_waited_for(tmp_path: Path
     async def elicit(server: str, question: Any) -> Any:
         try:
             begun.set()
-            await asyncio.sleep(60)
+            await asyncio.sleep(60)  # until it is cancelled
         finally:
-            await asyncio.sleep(0.2)
+            await asyncio.sleep(0.2)  # the work of putting away
             put_away.append(server)
 
     begun = asyncio.Event()
