@@ -148,19 +148,19 @@ NAMES = [
 
 def test_each_server_has_a_log_of_its_own_inside_the_folder(tmp_path: Path) -> None:
     folder = StateFolder(tmp_path / "state")
-    paths = [log_path(folder, name) for name in NAMES]
+    paths = [Path(log_path(folder, name)) for name in NAMES]
     for number, path in enumerate(paths):
         assert path.parent == tmp_path / "state" / "logs"
         path.write_text(str(number))
     assert [path.read_text() for path in paths] == [str(number) for number in range(len(NAMES))]
     assert len({path.name.casefold() for path in paths}) == len(NAMES)
-    assert log_path(folder, "git").name == "git.log"
-    assert log_path(folder, "Git").name.startswith("git~")
+    assert Path(log_path(folder, "git")).name == "git.log"
+    assert Path(log_path(folder, "Git")).name.startswith("git~")
 
 
 def test_a_log_folder_that_cannot_be_made_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "file").touch()
-    assert log_path(StateFolder(tmp_path / "file"), "git").name == "git.log"
+    assert Path(log_path(StateFolder(tmp_path / "file"), "git")).name == "git.log"
     assert "cannot be made" in caplog.text
 
 
