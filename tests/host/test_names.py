@@ -9,7 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from moorings import exposed_name
-from moorings.host.names import MAX_NAME, split_plain
+from moorings.host.names import MAX_NAME, exposed_names, split_plain
 
 VALID = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")
 HASHED = re.compile(r".*__[a-z2-7]{10}\Z")
@@ -116,3 +116,14 @@ def test_a_tool_cannot_take_the_name_of_another_by_imitating_its_hash(server: st
         imitated = name[:cut], name[cut + 2 :]
         if all(imitated) and imitated != (server, tool):
             assert exposed_name(*imitated) != name
+
+
+@given(NAMES, st.lists(NAMES | st.text(alphabet="a_-\n", max_size=5), max_size=6))
+@example("", ["a"])
+@example("a_", ["b"])
+@example("a", ["b", "c\nd"])
+@example("a", ["b", "_c"])
+@example("a", ["b", ""])
+@example("a", ["b", "c" * 61, "d" * 62])
+def test_a_list_of_names_is_the_names_of_its_tools(server: str, tools: list[str]) -> None:
+    assert exposed_names(server, tools) == [exposed_name(server, tool) for tool in tools]

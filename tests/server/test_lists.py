@@ -142,7 +142,7 @@ class HeldMethods:
 
 
 def listed(*tools: str, ttl: float = 0.0) -> Listed:
-    return Listed([Tool(name=t, input_schema_raw=b"{}") for t in tools], (), ttl)  # type: ignore[arg-type]
+    return Listed({t: Tool(name=t, input_schema_raw=b"{}") for t in tools}, (), ttl)  # type: ignore[arg-type]
 
 
 def by_name(*tools: str) -> dict[str, Any]:
@@ -903,10 +903,10 @@ async def test_a_server_that_changes_its_list_at_every_look_is_looked_at_less_of
 async def test_the_same_problem_of_a_list_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
     lists = Lists("s", lambda change: None, limit=10)
     for _ in range(100):
-        lists.adopt("tools", Listed([], ["tools: 'a' is listed twice; the first one counts"]))
+        lists.adopt("tools", Listed({}, ["tools: 'a' is listed twice; the first one counts"]))
     assert caplog.text.count("is listed twice") == 1
     for number in range(1000):
-        lists.adopt("tools", Listed([], [f"tools: '{number}' is odd"]))
+        lists.adopt("tools", Listed({}, [f"tools: '{number}' is odd"]))
     assert len(caplog.records) <= 50
 
 

@@ -769,12 +769,13 @@ def test_a_thing_that_is_no_message_part_is_not_sent() -> None:
 # --- the house
 
 
-def test_tool_made_by_hand_keeps_the_same_rules() -> None:
-    assert Tool(name="t", input_schema_raw=Raw(b"{}")).input_schema == {}
+def test_tools_made_by_hand_are_checked_as_those_of_a_server() -> None:
+    good = Tool(name="t", input_schema_raw=Raw(b"{}"))
+    Tool.check_all([good, good])
     with pytest.raises(ValueError, match="inputSchema"):
-        Tool(name="t", input_schema_raw=Raw(b"[]"))
+        Tool.check_all([good, Tool(name="t", input_schema_raw=Raw(b"[]"))])
     with pytest.raises(ValueError, match="name"):
-        Tool(name="", input_schema_raw=Raw(b"{}"))
+        Tool.check_all([good, Tool(name="", input_schema_raw=Raw(b"{}"))])
 
 
 def test_every_public_name_exists_and_every_public_type_says_what_it_is() -> None:

@@ -13,7 +13,7 @@ import base64
 import functools
 import hashlib
 import re
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 __all__ = ["ENDING", "MAX_NAME", "exposed_name", "exposed_names", "helper_name", "split_plain"]
 
@@ -22,6 +22,7 @@ MAX_NAME = 64
 _SEPARATOR = "__"
 _THREE = "___"
 _PLAIN = re.compile(r"[A-Za-z0-9_-]+\Z")
+_ALL_PLAIN = re.compile(r"[A-Za-z0-9_\n-]+\Z")
 _NOT_PLAIN = re.compile(r"[^A-Za-z0-9_-]")
 _HASH = 10
 ENDING = len(_SEPARATOR) + _HASH
@@ -39,32 +40,49 @@ def _hashed(name: str, identity: str) -> str:
 
 def exposed_name(server: str, tool: str) -> str:
     """The catalog's name for a tool of a server: at most 64 of ``[A-Za-z0-9_-]``."""
-    return exposed_names(server, (tool,))[0]
+    return _exposed(server, f"{server}{_SEPARATOR}", tool)
 
 
-def exposed_names(server: str, tools: Iterable[str]) -> list[str]:
+def exposed_names(server: str, tools: Sequence[str]) -> list[str]:
     """The same for many tools of one server; there may be thousands."""
     front = f"{server}{_SEPARATOR}"
-    plain = _PLAIN.match
-    names = []
-    for tool in tools:
-        name = front + tool
-        if (
-            # A third underscore beside the separator, or a second separator, could be split otherwise.
-            name.count(_SEPARATOR) == 1
-            and _THREE not in name
-            and plain(name)
-            and len(name) <= MAX_NAME
-            # Of a server whose name fills all the room, one with a hash holds the separator once too.
-            and not (len(name) == MAX_NAME and _CUT_AND_HASHED.match(name))
-            and server
-            and tool
-        ):
-            names.append(name)
-        else:
-            # The length keeps ("a", "bc") and ("ab", "c") apart.
-            names.append(_hashed(name, f"{len(server)}:{server}{tool}"))
-    return names
+    if _all_plain(front, tools):
+        return [front + tool for tool in tools]
+    return [_exposed(server, front, tool) for tool in tools]
+
+
+def _all_plain(front: str, tools: Sequence[str]) -> bool:
+    """Whether surely every tool of a list has a plain name: found out on all of them in one go."""
+    if not tools or not all(tools) or len(front) + max(map(len, tools)) >= MAX_NAME:
+        return False
+    # A mark that no plain name holds keeps the names apart, and shows an underscore at the beginning of one.
+    together = "\n".join(tools)
+    return (
+        _ALL_PLAIN.match(together) is not None
+        and together.count("\n") == len(tools) - 1
+        and _SEPARATOR not in together
+        and "\n_" not in together
+        and together[0] != "_"
+        and _exposed(front[: -len(_SEPARATOR)], front, "x") == f"{front}x"
+    )
+
+
+def _exposed(server: str, front: str, tool: str) -> str:
+    name = front + tool
+    if (
+        # A third underscore beside the separator, or a second separator, could be split otherwise.
+        name.count(_SEPARATOR) == 1
+        and _THREE not in name
+        and _PLAIN.match(name)
+        and len(name) <= MAX_NAME
+        # Of a server whose name fills all the room, one with a hash holds the separator once too.
+        and not (len(name) == MAX_NAME and _CUT_AND_HASHED.match(name))
+        and server
+        and tool
+    ):
+        return name
+    # The length keeps ("a", "bc") and ("ab", "c") apart.
+    return _hashed(name, f"{len(server)}:{server}{tool}")
 
 
 def helper_name(server: str, kind: str) -> str:

@@ -464,7 +464,7 @@ class Life:
                 self.list_problem = error
                 return
         else:
-            self.first_tools = Listed(())
+            self.first_tools = Listed({})
         self.steps["list"] = self._loop.time() - before
 
     list_problem: CallError | None = None

@@ -560,7 +560,7 @@ class Server:
         has = life.negotiated.capabilities
         declared = has.tools if kind == "tools" else has.prompts if kind == "prompts" else has.resources
         if declared is None and kind != "tools":
-            return Listed(())
+            return Listed({})
         return await self.lists.get(kind, clock)
 
     # Subscriptions to resources

@@ -10,7 +10,7 @@ Sources: MCP ``server/{tools,resources,prompts}``, ``server/utilities/{completio
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from operator import attrgetter
 from typing import Any, Literal, TypeVar
 
@@ -65,11 +65,17 @@ _STATE_ONLY_PAUSE = (0.05, 0.25)
 class Listed(msgspec.Struct, frozen=True):
     """A whole list."""
 
-    items: Sequence[Any]
+    by_name: Mapping[str, Any]
+    """Its items by what names them, in the server's order. There may be thousands."""
     problems: Sequence[str] = ()
     """What was left out or cut short, and why."""
     ttl: float = 0.0
     """Seconds for which the server says it is fresh (the shortest of its pages); 0 if it does not say."""
+
+    @property
+    def items(self) -> Collection[Any]:
+        """The items, in the server's order."""
+        return self.by_name.values()
 
 
 class Methods:
@@ -198,7 +204,7 @@ class Methods:
             clock.progress(asyncio.get_running_loop().time())
         else:
             problems.append(f"{method}: more than {self._max_pages} pages; the list was ended there")
-        return Listed(list(items.values()), problems, 0.0 if ttl == float("inf") else ttl)
+        return Listed(items, problems, 0.0 if ttl == float("inf") else ttl)
 
     # Subscriptions, logging, liveness
 

@@ -13,6 +13,7 @@ reads it.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias, final
 
 import msgspec
@@ -393,11 +394,14 @@ class Tool(_Described, frozen=True, kw_only=True, gc=False):
     execution_raw: MaybeRaw = field(default=UNSET, name="execution")
     """How it may be run (tasks of 2025-11-25), as it came."""
 
-    def __post_init__(self) -> None:
-        if not self.name:
-            raise ValueError("has no name")
-        if memoryview(self.input_schema_raw)[0] != 0x7B:  # "{": raw parts have no blanks around them
-            raise ValueError("inputSchema is not an object")
+    @classmethod
+    def check_all(cls, tools: Sequence[Tool]) -> None:
+        """What its types do not say, for a whole list at once; there may be thousands. Raises ValueError."""
+        for tool in tools:
+            if not tool.name:
+                raise ValueError("has no name")
+            if memoryview(tool.input_schema_raw)[0] != 0x7B:  # "{": raw parts have no blanks around them
+                raise ValueError("inputSchema is not an object")
 
     @property
     def input_schema(self) -> dict[str, Any]:

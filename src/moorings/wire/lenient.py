@@ -21,7 +21,7 @@ import msgspec
 from msgspec import NODEFAULT, Raw, Struct
 from msgspec.structs import FieldInfo
 
-from moorings.wire.content import InvalidAnswer, UnknownContent, _Block, repair_utf8
+from moorings.wire.content import InvalidAnswer, Tool, UnknownContent, _Block, repair_utf8
 
 __all__ = ["MAX_ITEMS", "MAX_PROBLEMS", "decode_params", "decode_result"]
 
@@ -199,8 +199,11 @@ class _Reader:
         decode = _decoder(inner).decode
         for index, part in enumerate(parts):
             try:
-                values.append(decode(part))
-            except msgspec.ValidationError:
+                item = decode(part)
+                if inner is Tool:
+                    Tool.check_all((item,))
+                values.append(item)
+            except (msgspec.ValidationError, ValueError):
                 here = f"{where}[{index}]"
                 try:
                     values.append(self.read_struct(part, inner, here))
@@ -255,7 +258,10 @@ class _Reader:
                     raise
                 self.note(f"{bad}; passed over")
         try:
-            return type_(**values)
+            made = type_(**values)
+            if isinstance(made, Tool):
+                Tool.check_all((made,))
+            return made
         except ValueError as error:
             raise _Bad(f"{where or 'the answer'} {error}") from None
 

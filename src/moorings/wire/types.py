@@ -180,6 +180,9 @@ class ListToolsResult(ListResult, frozen=True, kw_only=True):
     tools: list[Tool]
     """One page of tools, in the server's order."""
 
+    def __post_init__(self) -> None:
+        Tool.check_all(self.tools)
+
 
 class ListResourcesResult(ListResult, frozen=True, kw_only=True):
     """Answer to ``resources/list``. Spec: server/resources."""
