@@ -4,8 +4,8 @@
     python tools/docs.py --check    only says which are out of date, and ends with 1 if any is
 
 What is made: the diagram of a server's life, the tables of bounds, the tree and table of errors, the exit codes of
-`moor`, the environment that a server gets, and which test shows which fault of the field. A test holds that they are
-current.
+`moor`, the environment that a server gets, the table of the bench, and which test shows which fault of the field. A
+test holds that they are current.
 """
 
 from __future__ import annotations
@@ -40,6 +40,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PART = re.compile(r"(<!-- made: ([a-z-]+) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
 
 
+BENCH = ROOT / "bench" / "results" / "latest.md"
 CASES = ROOT / "tests" / "faults" / "cases.toml"
 IN_NAME = re.compile(r"(?<=_)f(\d+)_(\d+)(?=_)")
 IN_TEXT = re.compile(r"\bF\d+\.\d+\b")
@@ -185,6 +186,12 @@ def faults() -> str:
     return "\n".join(lines)
 
 
+def bench() -> str:
+    """The table of the last `make bench` that was kept, one level deeper."""
+    _, _, text = BENCH.read_text().partition("\n")
+    return re.sub(r"^## ", "### ", text.strip(), flags=re.MULTILINE) + "\n"
+
+
 def tests_by_case() -> dict[str, list[tuple[str, str]]]:
     """Case → (file, test) of each test that names it, in its own name or in its docstring."""
     found: dict[str, list[tuple[str, str]]] = {}
@@ -201,6 +208,7 @@ def tests_by_case() -> dict[str, list[tuple[str, str]]]:
 
 
 PARTS = {
+    "bench": bench,
     "life": life,
     "states": state_meanings,
     "bounds": bounds,
