@@ -22,7 +22,6 @@ from ..config import StdioServer
 from ..errors import (
     CallError,
     CallTimeout,
-    CommandNotFound,
     MooringsError,
     NotSent,
     Refused,
@@ -37,11 +36,10 @@ from ..session.methods import Listed, Methods
 from ..session.negotiate import Negotiated, Start, negotiate
 from ..session.session import Session, SessionHooks, describe
 from ..store import EraRecord, Eras
-from ..transport.base import Closed, StopRecord
-from ..transport.environment import NotFound, child_environment, find_command
-from ..transport.stdio import StdioSettings, StdioTransport
+from ..transport.base import Closed, StopRecord, Transport
 from ..wire.eras import Era, listen_filter
 from ..wire.types import SubscriptionFilter
+from . import connect
 
 __all__ = ["Life", "LifeSettings"]
 
@@ -123,7 +121,7 @@ class Life:
         """Done when the present connection is over."""
         self.parts = TaskOwner(f"life {generation} of {name}")
         """Owns what runs inside this life; the life's own task belongs to the server."""
-        self._transport: StdioTransport | None = None
+        self._transport: Transport | None = None
         self._listeners: dict[str, tuple[Listener, asyncio.Task[None]]] = {}
         self._retiring: dict[str, list[asyncio.Task[None]]] = {}
         """Streams whose follower is not open yet."""
@@ -295,11 +293,10 @@ class Life:
             raise self._death()
 
     def _too_slow(self, began: float) -> StartError:
-        spawned = (
-            "it was not spawned" if self.pid is None else f"it (pid {self.pid}) did not finish its start"
-        )
+        who = "it" if self.pid is None else f"it (pid {self.pid})"
+        how_far = "it was not spawned" if self._transport is None else f"{who} did not finish its start"
         return StartTimeout(
-            f"{spawned}: no answer to the first messages",
+            f"{how_far}: no answer to the first messages",
             server=self.name,
             elapsed=self._loop.time() - began,
             allowed=self.spec.bounds.connect,
@@ -320,7 +317,12 @@ class Life:
         except CallError:
             await self._death_follows()
             # It went while it was probed: once more, without the probe (F9.1, F9.5).
-            if self._died is None or strict or start == "handshake":
+            if (
+                self._died is None
+                or strict
+                or start == "handshake"
+                or not connect.may_die_of_probe(self.spec)
+            ):
                 raise
             await self._respawn()
             try:
@@ -375,18 +377,8 @@ class Life:
         )
 
     def _spawn(self) -> None:
-        """One synchronous step: from here on the process has an owner."""
+        """One synchronous step: from here on the process, or the connection, has an owner."""
         bounds = self.spec.bounds
-        inherit = self.spec.inherit_env
-        environment = child_environment(self.spec.env, self._settings.environment(), inherit=inherit)
-        try:
-            command = find_command(self.spec.command, environment, self.spec.cwd)
-        except NotFound as missing:
-            raise CommandNotFound(
-                missing.why,
-                server=self.name,
-                fix="install it, write its full path, or set PATH in the env of this server",
-            ) from None
         session = Session(
             self.name,
             self._settings.handlers,
@@ -401,34 +393,18 @@ class Life:
             questions=bounds.questions,
             question_limit=bounds.question,
         )
-        transport = StdioTransport(
-            StdioSettings(
-                argv=(command, *self.spec.args),
-                environment=environment,
-                cwd=self.spec.cwd,
-                stop_eof=bounds.stop_eof,
-                stop_term=bounds.stop_term,
-                stop_kill=bounds.stop_kill,
-                max_message=bounds.max_message,
-                max_outbox=bounds.max_outbox,
-                stderr_tail=bounds.stderr_tail,
-                log_path=self._settings.log_path(self.name),
-                log_file=bounds.log_file,
-            ),
+        transport = connect.connect(
+            self.name,
+            self.spec,
             session,
+            environment=self._settings.environment,
+            log_path=self._settings.log_path,
         )
         self.session, self._transport = session, transport
         self._gone = self._loop.create_future()
         self.methods = Methods(session, max_pages=bounds.max_pages, max_rounds=bounds.max_rounds)
         before = time.perf_counter()
-        try:
-            transport.start()
-        except OSError as error:
-            raise StartError(
-                f"the system would not start {command!r}: {error.strerror or error}",
-                server=self.name,
-                fix="see whether the file may be run, its interpreter exists, and the working directory is there",
-            ) from None
+        connect.start(self.name, transport)
         session.attach(transport)
         self.steps["spawn"] = time.perf_counter() - before
 

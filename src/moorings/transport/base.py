@@ -83,6 +83,13 @@ class Transport(Protocol):
     def pid(self) -> int | None:
         """Process id of the server, where it is a process."""
 
+    def start(self) -> None:
+        """Begin, in one synchronous step. Called once, before anything else; ``stop`` follows in every case.
+
+        Raises:
+            OSError: the system would not.
+        """
+
     def send(self, frame: bytes) -> Outgoing:
         """Hand over one frame; it is written at once as far as the other side takes it.
 
@@ -96,6 +103,12 @@ class Transport(Protocol):
 
     def stderr_tail(self) -> str:
         """The last of what the server wrote for people."""
+
+    def note(self, text: bytes) -> None:
+        """Keep something for people that came where a message should stand."""
+
+    def give_up(self, reason: str) -> None:
+        """End the connection for a reason that the session or its owner found."""
 
     def hasten(self, deadline: float) -> None:
         """A stop that is under way, or still to come, has to be over by the loop's time ``deadline``."""

@@ -114,6 +114,11 @@ class StdioTransport:
         return self._child.pid if self._child else None
 
     @property
+    def program(self) -> str:
+        """What is started, as a path."""
+        return self._settings.argv[0]
+
+    @property
     def exit_code(self) -> int | None:
         """Exit code of the process, None while it runs."""
         return self._exited.result() if self._exited and self._exited.done() else None
