@@ -27,7 +27,7 @@ says what happened, how long was waited of what was allowed, and the next step; 
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Self, TypeVar
+from typing import Any, ClassVar, NamedTuple, Self, TypeVar
 
 __all__ = [
     "AmbiguousDelivery",
@@ -37,6 +37,7 @@ __all__ = [
     "CommandNotFound",
     "ConfigError",
     "HostClosedError",
+    "HttpDetail",
     "MisuseError",
     "MooringsError",
     "NotSent",
@@ -77,6 +78,20 @@ def last_words(output: str, lines: int = 3, size: int = 400) -> str:
     """The last lines of what a program wrote, in one: for the texts of errors."""
     kept = [line.strip() for line in output.splitlines() if line.strip()][-lines:]
     return " | ".join(kept)[-size:]
+
+
+class HttpDetail(NamedTuple):
+    """What an HTTP answer said, where that is the cause of an error."""
+
+    status: int
+    url: str
+    """Without what may be secret: user, password and the values of its query."""
+    excerpt: str = ""
+    """The first 300 characters of its body; not to be trusted."""
+    retry_after: float | None = None
+    """Seconds after which the server wants to be asked again."""
+    challenges: tuple[str, ...] = ()
+    """Its ``WWW-Authenticate`` headers."""
 
 
 class MooringsError(Exception):
@@ -186,6 +201,8 @@ class StartError(MooringsError):
         """Exit code of the process (negative: the signal that ended it), if it is dead and this is known."""
         self.stderr_tail = stderr_tail
         """The last lines of its stderr."""
+        self.http: HttpDetail | None = None
+        """The HTTP answer that was the cause, if one was."""
 
     def __str__(self) -> str:
         where = f"server {self.server!r}: " if self.server else ""
@@ -283,6 +300,11 @@ class CallError(MooringsError):
         """Seconds since the call began."""
         self.allowed = allowed
         """Seconds it was allowed, if that is what ended it."""
+        self.http: HttpDetail | None = None
+        """The HTTP answer that was the cause, if one was."""
+
+    elsewhere = False
+    """True if what broke was this one exchange: a repeat would go another way, over the same connection."""
 
     def __str__(self) -> str:
         where = f"server {self.server!r}" if self.server else "call"

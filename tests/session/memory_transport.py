@@ -38,7 +38,7 @@ class MemoryTransport:
         self.on_send: Callable[[Json], None] | None = None
         """Told of each message that left, before ``send`` returns."""
 
-    def send(self, frame: bytes) -> Outgoing:
+    def send(self, frame: bytes, request: object = None, method: str = "") -> Outgoing:
         if self.over:
             raise ConnectionError("its stdin is closed")
         if self.full:
@@ -70,6 +70,12 @@ class MemoryTransport:
             return False
         self.waiting.remove(outgoing)
         return True
+
+    def abandon(self, outgoing: Outgoing) -> bool:
+        return False
+
+    def settled(self, revision: str, *, modern: bool) -> None:
+        """Nothing depends on it here."""
 
     def stderr_tail(self) -> str:
         return ""

@@ -248,9 +248,7 @@ class _Talk:
         return self._settle_modern(verdict.revision, discovered)
 
     def _settle_modern(self, revision: str, discovered: DiscoverResult | None) -> Negotiated:
-        session = self._session
-        session.era, session.revision, session.rules_set = Era.MODERN, revision, True
-        session.envelope = self._meta(revision)
+        self._session.settle(Era.MODERN, revision, self._meta(revision))
         return Negotiated(
             era=Era.MODERN,
             revision=revision,
@@ -293,7 +291,7 @@ class _Talk:
             ) from None
         if result.protocol_version not in HANDSHAKE_REVISIONS:
             raise self._nothing_in_common((result.protocol_version,))
-        session.era, session.revision, session.rules_set = Era.HANDSHAKE, result.protocol_version, True
+        session.settle(Era.HANDSHAKE, result.protocol_version)
         session.notify("notifications/initialized")
         return Negotiated(
             era=Era.HANDSHAKE,

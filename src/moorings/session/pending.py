@@ -11,7 +11,7 @@ import contextvars
 import inspect
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
@@ -70,6 +70,8 @@ class Pending(msgspec.Struct, eq=False):
     """Done when there is progress or an outcome."""
     questions: int = 0
     """Questions of the server that are being answered."""
+    headers: Mapping[str, str] | None = None
+    """Headers that repeat its arguments, over HTTP."""
 
     @property
     def future(self) -> asyncio.Future[Raw]:

@@ -26,12 +26,13 @@ from ..errors import (
     CallCancelled,
     CallError,
     CallTimeout,
+    HttpDetail,
     MisuseError,
     NotSent,
     Refused,
     last_words,
 )
-from ..transport.base import Closed, OutboxFull, Transport
+from ..transport.base import Closed, Failure, OutboxFull, Transport
 from ..wire import jsonrpc
 from ..wire.eras import INTERNAL_ERROR, INVALID_REQUEST, METHOD_NOT_FOUND, Era, method_exists
 from ..wire.framing import Oversize, find_ends
@@ -86,7 +87,13 @@ class SessionHooks(msgspec.Struct, frozen=True):
     acknowledged: Callable[[int, SubscriptionFilter], None]
     """A listen stream was acknowledged: its id and the filter granted."""
     noise: Callable[[bytes], None]
-    """A line on stdout that was no JSON-RPC."""
+    """What came and was no JSON-RPC."""
+    session_lost: Callable[[], None] = lambda: None
+    """The server does not know the MCP session any more."""
+    may_have_missed: Callable[[], None] = lambda: None
+    """What the server said by itself may have been lost."""
+    param_headers: Callable[[str, Mapping[str, Any]], Mapping[str, str]] | None = None
+    """Headers that repeat arguments of a tool, where the transport has headers. Raises MisuseError."""
 
 
 _LIST_CHANGED = {
@@ -145,6 +152,15 @@ class Session:
         """Threads of plain handlers that go on though their question is over."""
         self._max_questions = questions
         self._question_limit = question_limit
+        self._param_headers: Callable[[str, Mapping[str, Any]], Mapping[str, str]] | None = None
+
+    def settle(self, era: Era, revision: str, envelope: dict[str, Any] | None = None) -> None:
+        """The era is settled: from here on its rules hold. Once more after the server lost the MCP session."""
+        self.era, self.revision, self.rules_set = era, revision, True
+        self.envelope = envelope
+        if self._transport is not None:
+            self._transport.settled(revision, modern=era is Era.MODERN)
+        self._param_headers = self._hooks.param_headers if era is Era.MODERN else None
 
     @property
     def envelope(self) -> dict[str, Any] | None:
@@ -226,6 +242,8 @@ class Session:
         progressed = deque[ProgressParams](maxlen=KEPT_PROGRESS) if on_progress is not None else None
         waiter = self.loop.create_future()
         pending = Pending(self, id_, method, label, clock, waiter, context, on_progress, progressed)
+        if self._param_headers is not None and method == "tools/call":
+            pending.headers = self._param_headers(label, body.get("arguments") or {})
         if on_sent is not None:
             on_sent(id_)
         self._send(pending, frame)
@@ -259,6 +277,8 @@ class Session:
         if context is None and self._keeps_context:
             context = contextvars.copy_context()
         pending = Pending(self, id_, "tools/call", tool, clock, waiter or self.loop.create_future(), context)
+        if self._param_headers is not None:
+            pending.headers = self._param_headers(tool, arguments)
         self._send(pending, frame)
         return pending
 
@@ -282,7 +302,7 @@ class Session:
         self._next_id = id_ + 1
         self._pending[id_] = pending
         try:
-            pending.outgoing = self._transport.send(frame)  # type: ignore[union-attr]  # it is open: that was checked
+            pending.outgoing = self._transport.send(frame, pending, pending.method)  # type: ignore[union-attr]  # it is open: that was checked
         except (ConnectionError, OutboxFull) as error:
             del self._pending[id_]
             self.broken = self.broken or isinstance(error, ConnectionError)
@@ -319,13 +339,13 @@ class Session:
         """Send a notification. False if the connection is over or full: notifications may be lost."""
         if self.end is not None or self._transport is None:
             return False
-        return self._write(jsonrpc.encode_notification(method, params))
+        return self._write(jsonrpc.encode_notification(method, params), method)
 
-    def _write(self, frame: bytes) -> bool:
+    def _write(self, frame: bytes, method: str = "") -> bool:
         if self._transport is None:
             return False
         try:
-            self._transport.send(frame)
+            self._transport.send(frame, None, method)
         except (ConnectionError, OutboxFull):
             return False
         return True
@@ -352,8 +372,8 @@ class Session:
             return outgoing.started
         if self._transport.withdraw(outgoing):
             return False
-        # ``initialize`` must not be cancelled; everything else is, by a notice in both eras on this transport.
-        if pending.method != "initialize":
+        # ``initialize`` must not be cancelled; everything else is, by a notice where the transport has no other way.
+        if not self._transport.abandon(outgoing) and pending.method != "initialize":
             self.notify("notifications/cancelled", {"requestId": pending.id, "reason": reason})
         return True
 
@@ -419,17 +439,17 @@ class Session:
 
     # What comes in (Receiver)
 
-    def message(self, line: bytes | bytearray) -> None:
+    def message(self, line: bytes | bytearray, about: int | None = None) -> None:
         """A frame from the transport. After the end nothing is heard any more."""
         if self.end is not None:
             return
         if line[:1] != b"{":
-            self._read_closely(line)
+            self._read_closely(line, about)
             return
         try:
             envelope = decode_envelope(line)
         except UNREADABLE:
-            self._read_closely(line)
+            self._read_closely(line, about)
             return
         id_ = envelope.id
         if (
@@ -448,11 +468,11 @@ class Session:
             else:
                 pending.succeed(envelope.result)
         elif envelope.is_message:
-            self._sort(envelope)
+            self._sort(envelope, about)
         else:
-            self._read_closely(line)
+            self._read_closely(line, about)
 
-    def _read_closely(self, line: bytes | bytearray) -> None:
+    def _read_closely(self, line: bytes | bytearray, about: int | None) -> None:
         messages, repaired = jsonrpc.parse(line)
         if repaired:
             self.counters.repaired += 1
@@ -463,15 +483,15 @@ class Session:
                 self._hooks.noise(bytes(line) + b"\n")
             return
         for envelope in messages:
-            self._sort(envelope)
+            self._sort(envelope, about)
 
-    def _sort(self, envelope: jsonrpc.Envelope) -> None:
+    def _sort(self, envelope: jsonrpc.Envelope, about: int | None) -> None:
         if isinstance(envelope.method, UnsetType):
             self._on_answer(envelope)
         elif isinstance(envelope.id, UnsetType) or envelope.id is None:
             self._on_notification(envelope.method, envelope.params)
         else:
-            self._on_question(envelope.id, envelope.method, envelope.params)
+            self._on_question(envelope.id, envelope.method, envelope.params, about)
 
     def _fail_unreadable(self, line: bytes | bytearray) -> bool:
         """An answer that is no JSON, but shows whose it is, costs that call and nothing more."""
@@ -546,6 +566,59 @@ class Session:
         pending = self._take(frame.id)
         if pending is not None:
             pending.fail(self.invalid(pending, what))
+
+    def request_failed(self, id_: int, failure: Failure) -> None:
+        """One request gets no answer; the connection goes on."""
+        pending = self._pending.pop(id_, None)
+        if pending is not None:
+            pending.fail(self._failed(failure, pending))
+
+    def _failed(self, failure: Failure, pending: Pending) -> CallError:
+        elapsed = pending.clock.elapsed(self.loop.time())
+        kind, reason = failure.kind, failure.reason
+        error: CallError
+        if kind == "turned-away":
+            error = Refused(reason, sent=False, server=self.server, tool=pending.label, elapsed=elapsed)
+        elif kind in ("unsent", "session-lost"):
+            error = NotSent(
+                f"not sent: {reason}", server=self.server, tool=pending.label, sent=False, elapsed=elapsed
+            )
+        elif kind == "invalid":
+            error = self.invalid(pending, reason)
+        else:
+            error = AmbiguousDelivery(
+                f"sent, but not answered: {reason}",
+                server=self.server,
+                tool=pending.label,
+                sent=True,
+                elapsed=elapsed,
+            )
+        error.http = failure.http
+        error.elsewhere = kind in ("session-lost", "broken")
+        return error
+
+    def error_body(self, id_: int, body: bytes, http: HttpDetail, *, own_only: bool) -> bool:
+        """A JSON-RPC error as the body of an HTTP error, which may carry no id."""
+        try:
+            envelope = decode_envelope(body)
+        except UNREADABLE:
+            return False
+        if isinstance(envelope.error, UnsetType) or (own_only and jsonrpc.match_id(envelope.id) != id_):
+            return False
+        pending = self._pending.pop(id_, None)
+        if pending is not None:
+            refusal = self.refusal(jsonrpc.decode_error(envelope.error), pending)
+            refusal.http = http
+            pending.fail(refusal)
+        return True
+
+    def session_lost(self) -> None:
+        """The server does not know the MCP session any more."""
+        self._hooks.session_lost()
+
+    def may_have_missed(self) -> None:
+        """What the server said by itself may have been lost."""
+        self._hooks.may_have_missed()
 
     def leader_gone(self, exit_code: int) -> None:
         """The process we started went, its children live on: the owner asks whether the server does."""
@@ -635,7 +708,9 @@ class Session:
 
     # Questions of the server
 
-    def _on_question(self, id_: int | str | float, method: str, params: Raw | UnsetType) -> None:
+    def _on_question(
+        self, id_: int | str | float, method: str, params: Raw | UnsetType, about: int | None
+    ) -> None:
         if method == "ping":
             self._write(jsonrpc.encode_response(id_, {}))
             return
@@ -653,9 +728,10 @@ class Session:
             self.counters.refused_questions += 1
             self._write(jsonrpc.encode_error(id_, -32000, "too many requests at once; try again later"))
             return
-        asking = self._only_call()
+        calls = self._asked_by(about)
+        asking = calls[0] if len(calls) == 1 else None
         context = asking.context.copy() if asking is not None and asking.context is not None else None
-        work = self._answer(id_, method, None if isinstance(params, UnsetType) else params)
+        work = self._answer(id_, method, None if isinstance(params, UnsetType) else params, calls)
         task = self._owner.start(work, name=f"{method} {id_}", context=context)
         self._questions[id_] = task
         # Not at the end of the work itself: what is taken back in the turn in which it came never begins.
@@ -665,14 +741,16 @@ class Session:
         if self._questions.get(id_) is task:
             del self._questions[id_]
 
-    def _only_call(self) -> Pending | None:
-        """The call that a question belongs to, where only one is in flight: this transport does not say."""
-        calls = [p for p in self._pending.values() if p.method != "subscriptions/listen"]
-        return calls[0] if len(calls) == 1 else None
+    def _asked_by(self, about: int | None) -> list[Pending]:
+        """The calls that a question may belong to: the one, where the transport says; else all that are in flight."""
+        if about is not None and (pending := self._pending.get(about)) is not None:
+            return [pending]
+        return [p for p in self._pending.values() if p.method != "subscriptions/listen"]
 
-    async def _answer(self, id_: int | str | float, method: str, params: Raw | None) -> None:
-        # Which call it belongs to is not said here: the clocks of all that are in flight stand still.
-        waiting = [p for p in self._pending.values() if p.method != "subscriptions/listen"]
+    async def _answer(
+        self, id_: int | str | float, method: str, params: Raw | None, waiting: list[Pending]
+    ) -> None:
+        # The clocks of all that may have led to it stand still.
         human = method in ("sampling/createMessage", "elicitation/create")
         try:
             if human:
@@ -740,7 +818,9 @@ class Session:
             return
         for pending in list(self._pending.values()):
             outgoing = pending.outgoing
-            if outgoing is not None and outgoing.started and pending.method != "initialize":
+            if outgoing is None or not outgoing.started or self._transport is None:
+                continue
+            if not self._transport.abandon(outgoing) and pending.method != "initialize":
                 self.notify("notifications/cancelled", {"requestId": pending.id, "reason": reason})
         self.closed(Closed(reason))
 

@@ -6,13 +6,25 @@ loop, in the order in which things happened; it never waits for the receiver.
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Mapping
+from typing import Literal, Protocol
 
 import msgspec
 
+from ..errors import HttpDetail
 from ..wire.framing import Oversize
 
-__all__ = ["Closed", "Outgoing", "OutboxFull", "Receiver", "StopRecord", "Transport"]
+__all__ = [
+    "Clock",
+    "Closed",
+    "Failure",
+    "Outgoing",
+    "OutboxFull",
+    "Receiver",
+    "Request",
+    "StopRecord",
+    "Transport",
+]
 
 
 class Closed(msgspec.Struct, frozen=True):
@@ -60,11 +72,71 @@ class Outgoing(msgspec.Struct, eq=False, gc=False):
         return self.offset >= len(self.frame)
 
 
+class Clock(Protocol):
+    """The clock of a request, as far as a transport looks at it."""
+
+    @property
+    def expires(self) -> float:
+        """The loop's time at which it ends."""
+
+
+class Request(Protocol):
+    """What a transport that sends each request by itself must know of it."""
+
+    @property
+    def id(self) -> int:
+        """Its JSON-RPC id."""
+
+    @property
+    def label(self) -> str:
+        """The name of the tool or the prompt, the URI of the resource, where it is about one; else its method."""
+
+    @property
+    def headers(self) -> Mapping[str, str] | None:
+        """Headers that repeat arguments, where a schema asks for it."""
+
+    @property
+    def clock(self) -> Clock:
+        """How long there is."""
+
+    @property
+    def done(self) -> bool:
+        """True once it has an outcome."""
+
+
+class Failure(msgspec.Struct, frozen=True, kw_only=True):
+    """Why one request got no answer, while the connection goes on."""
+
+    kind: Literal["unsent", "turned-away", "session-lost", "broken", "invalid"]
+    """What it means for the request: nothing of it left; it was refused before it ran; the same, as the server does
+    not know the session any more; nobody knows whether it ran; it ran, and its answer cannot be read."""
+    reason: str
+    """One clause."""
+    http: HttpDetail | None = None
+    """The answer that said so."""
+
+
 class Receiver(Protocol):
     """What a transport tells its session."""
 
-    def message(self, line: bytes | bytearray) -> None:
-        """A frame came in; its bytes are the receiver's from here on."""
+    def message(self, line: bytes | bytearray, about: int | None = None) -> None:
+        """A frame came in; its bytes are the receiver's from here on. ``about`` is the id of the request that it came
+        with, where the transport knows."""
+
+    def request_failed(self, id_: int, failure: Failure) -> None:
+        """One request will get no answer; the others are not touched by that."""
+
+    def error_body(self, id_: int, body: bytes, http: HttpDetail, *, own_only: bool) -> bool:
+        """An HTTP error came with a body of JSON. True if that is a JSON-RPC error that answers the request.
+
+        ``own_only``: it must carry the request's own id.
+        """
+
+    def session_lost(self) -> None:
+        """The server does not know the MCP session any more; the connection can carry another."""
+
+    def may_have_missed(self) -> None:
+        """What the server said by itself may have been lost: its lists may be others."""
 
     def oversize(self, frame: Oversize) -> None:
         """A frame was over the cap and was thrown away."""
@@ -90,8 +162,12 @@ class Transport(Protocol):
             OSError: the system would not.
         """
 
-    def send(self, frame: bytes) -> Outgoing:
+    def send(self, frame: bytes, request: Request | None = None, method: str = "") -> Outgoing:
         """Hand over one frame; it is written at once as far as the other side takes it.
+
+        Args:
+            request: the request in it, if it is one.
+            method: its method; empty for an answer to the server.
 
         Raises:
             OutboxFull: more than ``Bounds.max_outbox`` bytes wait.
@@ -100,6 +176,12 @@ class Transport(Protocol):
 
     def withdraw(self, outgoing: Outgoing) -> bool:
         """Take a frame back. True if no byte of it had left, and none will."""
+
+    def abandon(self, outgoing: Outgoing) -> bool:
+        """Nobody waits for the answer to a request any more. True if the server learns that by this."""
+
+    def settled(self, revision: str, *, modern: bool) -> None:
+        """The era is settled: what is sent from here on is of this revision."""
 
     def stderr_tail(self) -> str:
         """The last of what the server wrote for people."""

@@ -18,7 +18,7 @@ from typing import ClassVar
 from .._tasks import outlast, put_back_cancellation
 from ..wire.framing import LineFramer, Oversize
 from . import descriptors
-from .base import Closed, Outgoing, Receiver, StopRecord
+from .base import Closed, Outgoing, Receiver, Request, StopRecord
 from .child import ChildProcess, lost_child, spawn
 from .identity import MARK, life_mark
 from .pipes import (
@@ -176,7 +176,7 @@ class StdioTransport:
             self._stdout = FdReader(loop, child.stdout_fd, self._on_stdout, self._on_stdout_end)
             self._stderr = FdReader(loop, child.stderr_fd, self._log.write, self._on_stderr_end)
 
-    def send(self, frame: bytes) -> Outgoing:
+    def send(self, frame: bytes, request: Request | None = None, method: str = "") -> Outgoing:
         if self._stdin is None or self._over:
             raise ConnectionError("it is not running")
         if self._closing is not None:
@@ -188,6 +188,12 @@ class StdioTransport:
 
     def withdraw(self, outgoing: Outgoing) -> bool:
         return self._stdin.withdraw(outgoing) if self._stdin is not None else not outgoing.started
+
+    def abandon(self, outgoing: Outgoing) -> bool:
+        return False
+
+    def settled(self, revision: str, *, modern: bool) -> None:
+        """Both eras look the same on pipes."""
 
     def stderr_tail(self) -> str:
         return self._log.tail()

@@ -1,0 +1,519 @@
+"""Streamable HTTP, both eras: each message is a POST of its own, its answer one JSON body or a stream of events.
+
+Made by a life of a server, which calls ``stop`` in every case; nothing is left after that: no task, no socket, no
+place in the pool. A POST that fails costs its own request only, never the session. No lock is held while one is under
+way, and none waits for another, but for what follows ``notifications/initialized``, which must be first.
+
+*Handshake era*: the session id of ``initialize`` goes with each request; where it is not known any more the receiver
+is told once, and remakes it; a broken stream is resumed from its last event; an optional GET stream brings what the
+server says by itself; DELETE at the end. *Modern era*: none of these; the end of an answer's stream is the cancel.
+Sources: MCP ``basic/transports`` (2025-03-26 to 2025-11-25), ``basic/transports/streamable-http`` (2026-07-28).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import re
+from collections import deque
+from collections.abc import Coroutine, Mapping
+from contextlib import AbstractAsyncContextManager
+from typing import TYPE_CHECKING, Any
+
+from .._tasks import TaskOwner, outlast
+from ..net.errors import NetError
+from ..wire.eras import LATEST_MODERN
+from ..wire.headers import standard_headers
+from ..wire.sse import EventParser, OversizeEvent
+from .base import Closed, Failure, Outgoing, OutboxFull, Receiver, Request, StopRecord
+from .http_parts import (
+    DIAL_WAITS,
+    EVENT_STREAM,
+    FAILURES,
+    JSON,
+    Exchange,
+    HttpSettings,
+    detail_of,
+    net_failure,
+    see_off,
+)
+
+if TYPE_CHECKING:
+    from ..net.client import Answer, HttpClient
+
+__all__ = ["HttpTransport"]
+
+_log = logging.getLogger("moorings")
+
+LINGER = 0.5
+"""Seconds in which a stream may end by itself once it brought its answer; its connection can be used again then."""
+MOST_RESUMES = 5
+"""Attempts in a row to resume a stream that bring no event."""
+FIRST_WAIT = 10.0
+"""Seconds that other messages wait for ``notifications/initialized`` to be taken."""
+FIRST_REOPEN, LONGEST_REOPEN = 1.0, 60.0
+"""Seconds between two openings of the GET stream; they grow while it brings nothing."""
+LONGEST_RETRY = 60.0
+"""Seconds; a server may ask for no longer a wait between two openings."""
+MOST_SEEN = 1024
+"""Ids of events that are remembered, to pass over what a resumed stream brings twice."""
+_SESSION_ID = re.compile(r"[\x21-\x7e]{1,1024}\Z")
+
+_BASE = {"Accept": f"{JSON}, {EVENT_STREAM}", "Content-Type": JSON}
+
+
+class HttpTransport:
+    """One server behind a URL. See the module."""
+
+    pid = None
+
+    def __init__(self, settings: HttpSettings, client: HttpClient, receiver: Receiver) -> None:
+        self._settings = settings
+        self._client = client
+        self._receiver = receiver
+        self._loop = asyncio.get_running_loop()
+        self._owner = TaskOwner("requests over HTTP")
+        self._exchanges: set[Exchange] = set()
+        self._queued = 0
+        """Bytes of messages that have not left."""
+        self._revision = ""
+        self._modern = False
+        self._session_id: str | None = None
+        self._first: asyncio.Task[None] | None = None
+        """The POST of ``notifications/initialized``, which nothing overtakes."""
+        self._listening: asyncio.Task[None] | None = None
+        self._stream_opened = False
+        self._over = False
+        self._headers: tuple[Mapping[str, str], str, str | None, dict[str, str]] | None = None
+        """The headers of all requests, and what they were made from."""
+
+    def start(self) -> None:
+        """Nothing to do: there is no connection before the first message."""
+
+    @property
+    def session_id(self) -> str | None:
+        """The MCP session that the server gave out, in the handshake era."""
+        return self._session_id
+
+    def settled(self, revision: str, *, modern: bool) -> None:
+        """The era is settled: what follows carries its revision."""
+        self._revision, self._modern = revision, modern
+        if modern:
+            self._session_id = None
+        elif not self._over:
+            self._end_listening()
+            self._stream_opened = False
+            self._listening = self._start(self._listen(), "listen")
+
+    # Out
+
+    def send(self, frame: bytes, request: Request | None = None, method: str = "") -> Outgoing:
+        if self._over:
+            raise ConnectionError("it is closed")
+        if self._queued + len(frame) > self._settings.max_outbox:
+            raise OutboxFull(f"{self._queued} bytes wait to be sent to it (Bounds.max_outbox)")
+        out = Exchange(frame=frame, size=len(frame), notice=request is None)
+        self._queued += out.size
+        self._exchanges.add(out)
+        out.task = self._start(self._exchange(out, request, method), method or "answer")
+        if method == "notifications/initialized":
+            self._first = out.task
+        return out
+
+    def withdraw(self, outgoing: Outgoing) -> bool:
+        if outgoing.offset:
+            return False
+        self._drop(outgoing)
+        return True
+
+    def abandon(self, outgoing: Outgoing) -> bool:
+        self._drop(outgoing)
+        return self._modern
+
+    def _drop(self, outgoing: Outgoing) -> None:
+        assert isinstance(outgoing, Exchange)
+        outgoing.abandoned = True
+        if outgoing.task is not None:
+            outgoing.task.cancel()
+
+    def stderr_tail(self) -> str:
+        return ""
+
+    def note(self, text: bytes) -> None:
+        """What came and is no JSON-RPC."""
+        _log.debug("no JSON-RPC from %s: %r", self._settings.url, text[:200])
+
+    def _start(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
+        return self._owner.start(work, name=name, context=self._settings.context)
+
+    # One POST
+
+    async def _exchange(self, out: Exchange, request: Request | None, method: str) -> None:
+        try:
+            first = self._first
+            if first is not None and not first.done() and method != "notifications/initialized":
+                await asyncio.wait({first}, timeout=FIRST_WAIT)
+            failure = await self._post(out, request, method)
+        except FAILURES as error:
+            failure = net_failure(error, out.started)
+        finally:
+            self._exchanges.discard(out)
+            self._queued -= out.size
+            out.task = None
+        if failure is None or out.abandoned:
+            return
+        if request is not None:
+            self._receiver.request_failed(request.id, failure)
+        elif not self._over:
+            _log.info("a message to %s was not taken: %s", self._settings.url, failure.reason)
+
+    async def _post(self, out: Exchange, request: Request | None, method: str) -> Failure | None:
+        """Send it, and bring its answer to the receiver; returns why there is none."""
+        settings = self._settings
+        dials = iter(DIAL_WAITS)
+        asked_again = False
+        while True:
+            given = settings.headers.at_hand
+            if given is None:
+                given = await settings.headers.get()
+            session = self._session_id
+            try:
+                async with self._client.send(
+                    "POST",
+                    settings.url,
+                    headers=self._headers_for(given, request, method),
+                    body=out.frame,
+                    first_byte=settings.first_byte,
+                    idle=settings.idle,
+                    on_sent=out.mark,
+                    redirects="same-origin" if settings.redirects else "none",
+                ) as answer:
+                    status = answer.status
+                    if status == 401 and settings.headers.dynamic and not asked_again:
+                        asked_again = True
+                        settings.headers.forget(given)
+                        continue
+                    wait = self._may_wait(answer, request)
+                    if wait is None:
+                        return await self._take(answer, out, request, method, session)
+            except NetError as error:
+                # Nothing of it left: once more, a little later, is no second time.
+                if error.sent or out.started or (pause := next(dials, None)) is None:
+                    raise
+                await asyncio.sleep(pause)
+                continue
+            # Turned away before it ran (law 4): it has not been sent, so far.
+            await asyncio.sleep(wait)
+            out.offset = 0
+
+    def _may_wait(self, answer: Answer, request: Request | None) -> float | None:
+        """Seconds after which a server that is too busy wants to be asked again, where the request's clock has room."""
+        if answer.status not in (429, 503) or request is None:
+            return None
+        wait = detail_of(answer).retry_after
+        if wait is None or self._loop.time() + wait >= request.clock.expires:
+            return None
+        return max(wait, 0.01)
+
+    def _headers_for(self, given: Mapping[str, str], request: Request | None, method: str) -> dict[str, str]:
+        if method == "initialize":
+            return {**given, **_BASE}
+        if method == "server/discover" and not self._revision:
+            # The probe, and nothing else is sent before it is answered.
+            return {**given, **_BASE, "MCP-Protocol-Version": LATEST_MODERN, **standard_headers(method)}
+        known = self._headers
+        if known is None or known[0] is not given or known[1] != self._revision or known[2] != self._session_id:
+            own = {**given, **_BASE, "MCP-Protocol-Version": self._revision}
+            if not self._revision:
+                del own["MCP-Protocol-Version"]
+            if self._session_id is not None:
+                own["Mcp-Session-Id"] = self._session_id
+            known = self._headers = (given, self._revision, self._session_id, own)
+        if not self._modern:
+            return known[3]
+        if request is None:
+            return {**known[3], **standard_headers(method)}
+        return {**known[3], **standard_headers(method, request.label), **(request.headers or {})}
+
+    async def _take(
+        self, answer: Answer, out: Exchange, request: Request | None, method: str, session: str | None
+    ) -> Failure | None:
+        status = answer.status
+        if 200 <= status < 300:
+            if method == "initialize":
+                self._note_session(answer)
+            if request is None:
+                return None
+            kind = answer.content_type
+            if kind == EVENT_STREAM and status != 202:
+                return await self._take_stream(answer, out, request)
+            if kind == JSON and status not in (202, 204):
+                body = await answer.read(self._settings.max_message)
+                if body.strip():
+                    self._receiver.message(body, request.id)
+                    if request.done or out.abandoned:
+                        return None
+                    return Failure(
+                        kind="invalid",
+                        reason=f"the answer does not answer this request; it begins {_begins(body)}",
+                        http=detail_of(answer, _excerpt(body)),
+                    )
+                return Failure(kind="invalid", reason="an empty answer", http=detail_of(answer))
+            return await self._no_answer(answer)
+        if request is None:
+            lost = session is not None and status == 404
+            if lost:
+                self._lose_session(session)
+            return Failure(kind="turned-away", reason=f"HTTP {status}", http=detail_of(answer))
+        return await self._take_error(answer, request, session)
+
+    async def _no_answer(self, answer: Answer) -> Failure:
+        """A success that holds no answer: what stands there says why, to people."""
+        text = await answer.excerpt()
+        status, kind = answer.status, answer.content_type
+        if status == 202:
+            reason = "HTTP 202, which answers notifications only"
+        elif not text.strip():
+            reason = f"HTTP {status} with an empty body"
+        else:
+            reason = f"HTTP {status} with a body of type {kind or 'unknown'}, which is no answer; it begins {text!r}"
+        return Failure(kind="invalid", reason=reason, http=detail_of(answer, text))
+
+    async def _take_error(self, answer: Answer, request: Request, session: str | None) -> Failure | None:
+        status = answer.status
+        body = b""
+        if answer.content_type == JSON or answer.content_type.endswith("+json"):
+            body = await answer.read(self._settings.max_message)
+            text = _excerpt(body)
+        else:
+            text = await answer.excerpt()
+        http = detail_of(answer, text)
+        said = f"HTTP {status}" + (f": {text}" if text.strip() else "")
+        if body and self._receiver.error_body(request.id, body, http, own_only=session is not None):
+            return None
+        if status in (401, 403):
+            return Failure(kind="turned-away", reason=f"it wants authorization ({said})", http=http)
+        if status == 429 or (status == 503 and http.retry_after is not None):
+            when = f", to be tried again in {http.retry_after:g} s" if http.retry_after is not None else ""
+            return Failure(kind="turned-away", reason=f"too many requests{when} ({said})", http=http)
+        if 400 <= status < 500 and session is not None:
+            # Servers say so in many ways, and 404 is only the right one.
+            self._lose_session(session)
+            return Failure(kind="session-lost", reason=f"the server does not know the session any more ({said})", http=http)
+        if body and self._receiver.error_body(request.id, body, http, own_only=False):
+            return None
+        if status >= 500:
+            return Failure(kind="broken", reason=said, http=http)
+        return Failure(kind="turned-away", reason=said, http=http)
+
+    # The session of the handshake era
+
+    def _note_session(self, answer: Answer) -> None:
+        given = answer.headers.get("Mcp-Session-Id")
+        if given is not None and not _SESSION_ID.match(given):
+            _log.warning("%s gave a session id that cannot be sent; it is left out", self._settings.url)
+            given = None
+        self._session_id = given
+
+    def _lose_session(self, session: str | None) -> None:
+        """Many requests may find out; the first one tells."""
+        if session is not None and session == self._session_id and not self._over:
+            self._session_id = None
+            self._end_listening()
+            self._receiver.session_lost()
+
+    # Streams
+
+    async def _take_stream(self, answer: Answer, out: Exchange, request: Request) -> Failure | None:
+        """The events of an answer, until it is there; resumed where the stream breaks and the server lets us."""
+        stream = _Stream(self, request)
+        failure: Failure | None = None
+        try:
+            await stream.read(answer, out)
+        except NetError as error:
+            failure = net_failure(error, True)
+        if request.done or out.abandoned:
+            return None
+        if failure is None and not stream.events:
+            text = stream.parser.odd_text[:300].decode("utf-8", "replace")
+            if text:
+                return Failure(
+                    kind="invalid",
+                    reason=f"a stream that holds no events; it begins {text!r}",
+                    http=detail_of(answer, text),
+                )
+        if self._modern or stream.last_id is None or failure is not None and failure.kind == "invalid":
+            return failure or Failure(kind="broken", reason="the stream ended without the answer", http=detail_of(answer))
+        return await self._resume(stream, out, request)
+
+    async def _resume(self, stream: _Stream, out: Exchange, request: Request) -> Failure | None:
+        tries = 0
+        reason = "the stream ended without the answer"
+        while tries < MOST_RESUMES:
+            await asyncio.sleep(stream.wait)
+            before, tries = stream.events, tries + 1
+            session = self._session_id
+            try:
+                async with self._get(stream.last_id) as answer:
+                    if answer.status == 404 and session is not None:
+                        self._lose_session(session)
+                        return Failure(
+                            kind="broken", reason="the session was lost in the middle of it", http=detail_of(answer)
+                        )
+                    if answer.status != 200 or answer.content_type != EVENT_STREAM:
+                        return Failure(
+                            kind="broken",
+                            reason=f"{reason}, and it is not resumed (HTTP {answer.status})",
+                            http=detail_of(answer),
+                        )
+                    await stream.read(answer, out)
+            except NetError as error:
+                reason = error.reason
+            if request.done or out.abandoned:
+                return None
+            if stream.events > before:
+                tries = 0
+        return Failure(kind="broken", reason=f"{reason}; it was resumed {tries} times in vain")
+
+    def _get(self, last_id: str | None) -> AbstractAsyncContextManager[Answer]:
+        settings = self._settings
+        headers = {**(settings.headers.at_hand or {}), "Accept": EVENT_STREAM, "MCP-Protocol-Version": self._revision}
+        if self._session_id is not None:
+            headers["Mcp-Session-Id"] = self._session_id
+        if last_id is not None:
+            headers["Last-Event-ID"] = last_id
+        return self._client.send(
+            "GET", settings.url, headers=headers, first_byte=settings.first_byte, idle=settings.idle, redirects="same-origin"
+        )
+
+    async def _listen(self) -> None:
+        """The GET stream of the handshake era. It is optional: nothing that happens here hurts the session."""
+        if self._first is not None:
+            await asyncio.wait({self._first}, timeout=FIRST_WAIT)
+        stream = _Stream(self, None)
+        wait = FIRST_REOPEN
+        while True:
+            before, began = stream.events, self._loop.time()
+            session = self._session_id
+            try:
+                if self._settings.headers.at_hand is None:
+                    await self._settings.headers.get()
+                async with self._get(stream.last_id) as answer:
+                    if answer.status == 404 and session is not None and self._stream_opened:
+                        self._lose_session(session)
+                        return
+                    if answer.status != 200 or answer.content_type != EVENT_STREAM:
+                        if answer.status < 500 and answer.status != 429:
+                            return  # it has none (405), or none for us
+                    else:
+                        again, self._stream_opened = self._stream_opened, True
+                        if again and stream.last_id is None:
+                            self._receiver.may_have_missed()
+                        await stream.read(answer, None)
+            except FAILURES as error:
+                _log.debug("the stream of %s broke: %s", self._settings.url, error)
+            lived = self._loop.time() - began
+            wait = FIRST_REOPEN if stream.events > before or lived > LONGEST_REOPEN else min(wait * 2, LONGEST_REOPEN)
+            # Not in step with other hosts.
+            await asyncio.sleep(max(stream.asked_wait or 0.0, wait * (0.75 + 0.5 * random.random())))
+
+    def _end_listening(self) -> None:
+        if self._listening is not None:
+            self._listening.cancel()
+            self._listening = None
+
+    # The end
+
+    def give_up(self, reason: str) -> None:
+        """The connection is over, from outside."""
+        if not self._over:
+            self._over = True
+            self._receiver.closed(Closed(reason))
+
+    def hasten(self, deadline: float) -> None:
+        """Its end is bounded by ``HttpSettings.close`` anyway."""
+
+    async def stop(self, deadline: float) -> StopRecord:
+        began = self._loop.time()
+        self._over = True
+        self._end_listening()
+        by = min(deadline, began + self._settings.close)
+        work = self._owner.start(self._farewell(by), name="farewell") if not self._owner.closed else None
+        if work is not None:
+            await outlast(work, by)
+        await self._owner.aclose(max(0.1, min(2.0, deadline - self._loop.time())))
+        await self._settings.headers.aclose(max(0.05, min(1.0, deadline - self._loop.time())))
+        return StopRecord(elapsed=self._loop.time() - began)
+
+    async def _farewell(self, by: float) -> None:
+        """What is owed at the end: the cancellations that are on their way, then DELETE. The server may ignore both."""
+        try:
+            async with asyncio.timeout_at(by):
+                now = self._loop.time()
+                await see_off(self._exchanges, now + (by - now) / 2)
+                if self._session_id is not None and not self._modern:
+                    given = self._settings.headers.at_hand or {}
+                    headers = {**given, "Mcp-Session-Id": self._session_id, "MCP-Protocol-Version": self._revision}
+                    async with self._client.send(
+                        "DELETE", self._settings.url, headers=headers, first_byte=None, idle=None, redirects="none"
+                    ) as answer:
+                        _log.debug("the session of %s was ended: HTTP %s", self._settings.url, answer.status)
+        except (*FAILURES, TimeoutError) as error:
+            _log.debug("the session of %s was not ended: %r", self._settings.url, error)
+
+
+class _Stream:
+    """Where one stream of events stands, over all its resumptions."""
+
+    def __init__(self, transport: HttpTransport, request: Request | None) -> None:
+        self._transport = transport
+        self._request = request
+        self.parser = EventParser(transport._settings.max_message)
+        self.events = 0
+        self.last_id: str | None = None
+        self.asked_wait: float | None = None
+        """Seconds that the server wants between two openings."""
+        self._seen: deque[str] = deque(maxlen=MOST_SEEN)
+
+    @property
+    def wait(self) -> float:
+        """Seconds until it is opened again."""
+        return FIRST_REOPEN if self.asked_wait is None else self.asked_wait
+
+    async def read(self, answer: Answer, out: Exchange | None) -> None:
+        """Bring its events to the receiver, until its end or until the answer is there. Raises NetError."""
+        parser = self.parser = EventParser(self._transport._settings.max_message)
+        request, receiver = self._request, self._transport._receiver
+        about = request.id if request is not None else None
+        linger: asyncio.TimerHandle | None = None
+        try:
+            async for chunk in answer.chunks():
+                for event in parser.feed(chunk):
+                    self.events += 1
+                    if isinstance(event, OversizeEvent):
+                        receiver.oversize(event)
+                        continue
+                    if event.id is not None:
+                        if event.id in self._seen:
+                            continue
+                        if event.id:
+                            self._seen.append(event.id)
+                        self.last_id = event.id or None
+                    if event.data:
+                        receiver.message(event.data, about)
+                if parser.retry is not None:
+                    self.asked_wait = min(parser.retry / 1000, LONGEST_RETRY)
+                if request is not None and request.done and linger is None and out is not None and out.task is not None:
+                    linger = asyncio.get_running_loop().call_later(LINGER, out.task.cancel)
+        finally:
+            if linger is not None:
+                linger.cancel()
+
+
+def _excerpt(body: bytes) -> str:
+    return body[:300].decode("utf-8", "replace")
+
+
+def _begins(body: bytes) -> str:
+    return repr(_excerpt(body[:120]))

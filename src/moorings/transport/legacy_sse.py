@@ -1,0 +1,207 @@
+"""HTTP+SSE of revision 2024-11-05: one stream of events that brings everything, and POSTs to where it says.
+
+Made by a life of a server, which calls ``stop`` in every case; nothing is left after that. The stream is the
+connection: its end ends all that wait on it, as the end of a process does. Where to POST to is said by its first event,
+and must be of the same origin. Source: MCP 2024-11-05 ``basic/transports``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING
+from urllib.parse import urljoin
+
+from .._tasks import TaskOwner, outlast
+from ..errors import HttpDetail
+from ..net.addresses import origin, redacted
+from ..wire.sse import EventParser, OversizeEvent
+from .base import Closed, Failure, Outgoing, OutboxFull, Receiver, Request, StopRecord
+from .http_parts import EVENT_STREAM, FAILURES, JSON, Exchange, HttpSettings, detail_of, net_failure, see_off
+
+if TYPE_CHECKING:
+    from ..net.client import Answer, HttpClient
+
+__all__ = ["LegacySseTransport"]
+
+_log = logging.getLogger("moorings")
+
+LONGEST_ENDPOINT = 8192
+"""Characters of the URL to POST to."""
+
+
+class LegacySseTransport:
+    """One server behind an event stream. See the module."""
+
+    pid = None
+
+    def __init__(self, settings: HttpSettings, client: HttpClient, receiver: Receiver) -> None:
+        self._settings = settings
+        self._client = client
+        self._receiver = receiver
+        self._loop = asyncio.get_running_loop()
+        self._owner = TaskOwner("event stream")
+        self._exchanges: set[Exchange] = set()
+        self._queued = 0
+        self._revision = ""
+        self._endpoint: asyncio.Future[str] = self._loop.create_future()
+        """Where to POST to, once the stream has said."""
+        self._over = False
+        self.problem: HttpDetail | None = None
+        """What the server answered in place of a stream."""
+
+    def start(self) -> None:
+        self._owner.start(self._listen(), name="listen", context=self._settings.context)
+
+    def settled(self, revision: str, *, modern: bool) -> None:
+        self._revision = revision
+
+    # In
+
+    async def _listen(self) -> None:
+        settings = self._settings
+        reason = "closed its event stream"
+        try:
+            headers = {**(await settings.headers.get()), "Accept": EVENT_STREAM}
+            async with asyncio.timeout(settings.connect) as opening:
+                async with self._client.send(
+                    "GET",
+                    settings.url,
+                    headers=headers,
+                    first_byte=settings.first_byte,
+                    idle=settings.idle,
+                    redirects="same-origin" if settings.redirects else "none",
+                ) as answer:
+                    if answer.status != 200 or answer.content_type != EVENT_STREAM:
+                        text = await answer.excerpt()
+                        self.problem = detail_of(answer, text)
+                        said = f": {text}" if text.strip() else ""
+                        reason = f"gave no event stream (HTTP {answer.status}{said})"
+                    else:
+                        reason = await self._read(answer, opening) or reason
+        except TimeoutError:
+            reason = f"did not say where to send to within {settings.connect:g} s (Bounds.connect)"
+        except FAILURES as error:
+            reason = f"could not be listened to: {net_failure(error, False).reason}"
+        self._end(reason)
+
+    async def _read(self, answer: Answer, opening: asyncio.Timeout) -> str | None:
+        """Bring the events to the receiver; returns why it was ended, if that is not the end of the stream."""
+        parser = EventParser(self._settings.max_message)
+        async for chunk in answer.chunks():
+            for event in parser.feed(chunk):
+                if isinstance(event, OversizeEvent):
+                    self._receiver.oversize(event)
+                elif event.event == "endpoint":
+                    if self._endpoint.done():
+                        continue  # the first one counts
+                    where = bytes(event.data[:LONGEST_ENDPOINT]).decode("utf-8", "replace").strip()
+                    url = urljoin(answer.url, where)
+                    if origin(url) != origin(answer.url):
+                        return f"wants messages sent to another origin ({redacted(url)})"
+                    self._endpoint.set_result(url)
+                    opening.reschedule(None)
+                elif event.data:
+                    self._receiver.message(event.data)
+        if not parser.looks_like_sse and parser.odd_text:
+            return f"gave a stream that holds no events; it begins {parser.odd_text[:300]!r}"
+        return None
+
+    def _end(self, reason: str) -> None:
+        if not self._over:
+            self._over = True
+            self._receiver.closed(Closed(reason))
+
+    # Out
+
+    def send(self, frame: bytes, request: Request | None = None, method: str = "") -> Outgoing:
+        if self._over:
+            raise ConnectionError("its event stream is over")
+        if self._queued + len(frame) > self._settings.max_outbox:
+            raise OutboxFull(f"{self._queued} bytes wait to be sent to it (Bounds.max_outbox)")
+        out = Exchange(frame=frame, size=len(frame), notice=request is None)
+        self._queued += out.size
+        self._exchanges.add(out)
+        out.task = self._owner.start(
+            self._exchange(out, request), name=method or "answer", context=self._settings.context
+        )
+        return out
+
+    async def _exchange(self, out: Exchange, request: Request | None) -> None:
+        failure: Failure | None = None
+        settings = self._settings
+        try:
+            url = await asyncio.shield(self._endpoint)
+            headers = {**(await settings.headers.get()), "Content-Type": JSON, "Accept": f"{JSON}, {EVENT_STREAM}"}
+            if self._revision:
+                headers["MCP-Protocol-Version"] = self._revision
+            async with self._client.send(
+                "POST",
+                url,
+                headers=headers,
+                body=out.frame,
+                first_byte=settings.first_byte,
+                idle=settings.idle,
+                on_sent=out.mark,
+                redirects="same-origin" if settings.redirects else "none",
+            ) as answer:
+                if not 200 <= answer.status < 300:
+                    text = await answer.excerpt()
+                    said = f"HTTP {answer.status}" + (f": {text}" if text.strip() else "")
+                    kind = "broken" if answer.status >= 500 else "turned-away"
+                    failure = Failure(kind=kind, reason=said, http=detail_of(answer, text))  # type: ignore[arg-type]
+        except FAILURES as error:
+            failure = net_failure(error, out.started)
+        finally:
+            self._exchanges.discard(out)
+            self._queued -= out.size
+            out.task = None
+        if failure is not None and request is not None and not request.done and not out.abandoned:
+            self._receiver.request_failed(request.id, failure)
+
+    def withdraw(self, outgoing: Outgoing) -> bool:
+        if outgoing.offset:
+            return False
+        self._drop(outgoing)
+        return True
+
+    def abandon(self, outgoing: Outgoing) -> bool:
+        # Its POST is not cut off: the answer comes by the stream, and the end of a POST is no cancellation.
+        assert isinstance(outgoing, Exchange)
+        outgoing.abandoned = True
+        return False
+
+    def _drop(self, outgoing: Outgoing) -> None:
+        assert isinstance(outgoing, Exchange)
+        outgoing.abandoned = True
+        if outgoing.task is not None:
+            outgoing.task.cancel()
+
+    def stderr_tail(self) -> str:
+        return ""
+
+    def note(self, text: bytes) -> None:
+        """What came and is no JSON-RPC."""
+        _log.debug("no JSON-RPC from %s: %r", redacted(self._settings.url), text[:200])
+
+    # The end
+
+    def give_up(self, reason: str) -> None:
+        """The connection is over, from outside."""
+        self._end(reason)
+
+    def hasten(self, deadline: float) -> None:
+        """Nothing here takes long."""
+
+    async def stop(self, deadline: float) -> StopRecord:
+        began = self._loop.time()
+        self._over = True
+        # What is on its way out, cancellations above all, has a moment to leave.
+        if not self._owner.closed:
+            by = min(deadline, began + self._settings.close / 2)
+            await outlast(self._owner.start(see_off(self._exchanges, by), name="see off"), by)
+        await self._owner.aclose(max(0.1, min(2.0, deadline - self._loop.time())))
+        await self._settings.headers.aclose(max(0.05, min(1.0, deadline - self._loop.time())))
+        if not self._endpoint.done():
+            self._endpoint.cancel()
+        return StopRecord(elapsed=self._loop.time() - began)
