@@ -1,0 +1,161 @@
+"""URLs, hosts and proxies as pure functions: what may be shown, what is one origin, what goes through which proxy.
+
+``NO_PROXY`` has no standard; this is what curl does, and CIDR as in Go. No I/O.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Iterable, Mapping
+from urllib.parse import urlsplit, urlunsplit
+
+__all__ = ["bypasses", "is_loopback", "no_proxy_list", "origin", "proxy_for", "redacted"]
+
+SHOWN = 300
+"""Characters of a URL in a text."""
+PORTS = {"http": 80, "https": 443}
+_SEPARATORS = re.compile(r"[,\s]+")
+_ODD = re.compile(r"[\x00-\x20\x7f\\]")
+_VALUE = re.compile(r"=[^&;]*")
+
+
+def redacted(url: str) -> str:
+    """A URL fit for logs and errors: without userinfo and fragment, and with the names of its query alone."""
+    try:
+        parts = urlsplit(url)
+        _, _, place = parts.netloc.rpartition("@")
+        # A query without names may be a secret as a whole.
+        query = _VALUE.sub("=…", parts.query) if "=" in parts.query else "…" * bool(parts.query)
+        shown = urlunsplit((parts.scheme, place, parts.path, query, ""))
+    except ValueError:
+        return "(a URL that cannot be read)"
+    if "@" in shown and not place:
+        return "(a URL without a host)"
+    shown = "".join(each if each.isprintable() else "?" for each in shown)
+    return shown if len(shown) <= SHOWN else shown[:SHOWN] + "…"
+
+
+def origin(url: str) -> str:
+    """``scheme://host[:port]`` in small letters, without the usual port: what a credential is bound to.
+
+    Raises:
+        ValueError: no absolute http or https URL, or one that parsers read differently.
+    """
+    if _ODD.search(url):
+        raise ValueError("the URL holds spaces, backslashes or control characters")
+    parts = urlsplit(url)
+    scheme = parts.scheme.lower()
+    if scheme not in PORTS or not parts.hostname:
+        raise ValueError("not an absolute http or https URL")
+    host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
+    port = parts.port
+    return f"{scheme}://{host}" if port is None or port == PORTS[scheme] else f"{scheme}://{host}:{port}"
+
+
+def is_loopback(host: str) -> bool:
+    """True for the names and addresses of this machine itself; nothing is looked up."""
+    host = _plain(host)
+    if host == "localhost" or host.endswith(".localhost"):
+        return True
+    address = _address(host)
+    return address is not None and address.is_loopback
+
+
+def no_proxy_list(text: str) -> tuple[str, ...]:
+    """The entries of ``NO_PROXY``, between commas or spaces."""
+    return tuple(entry for entry in _SEPARATORS.split(text) if entry)
+
+
+def bypasses(host: str, port: int, entries: Iterable[str]) -> bool:
+    """True if one of the entries takes this host and port from the proxy.
+
+    ``*`` is everything; ``name`` and ``.name`` are the name and all below it; an address is that address, a network
+    in CIDR all of its addresses; ``:port`` behind a name or address narrows it to that port.
+    """
+    host = _plain(host)
+    address = _address(host)
+    for entry in entries:
+        if entry == "*":
+            return True
+        if "/" in entry:
+            if address is not None and _in_network(address, entry):
+                return True
+            continue
+        name, entry_port = _split_port(entry)
+        if entry_port is not None and entry_port != port:
+            continue
+        name = _plain(name.removeprefix("*").removeprefix("."))
+        if not name:
+            continue
+        if address is not None:
+            if _address(name) == address:
+                return True
+        elif host == name or host.endswith(f".{name}"):
+            return True
+    return False
+
+
+def proxy_for(
+    scheme: str,
+    host: str,
+    port: int,
+    *,
+    proxy: str | None,
+    no_proxy: Iterable[str],
+    environ: Mapping[str, str],
+) -> str | None:
+    """The proxy for a server, or None for a direct connection. ``proxy`` and ``no_proxy`` are those of the settings.
+
+    The environment counts where the settings name none (small letters first). ``HTTP_PROXY`` in capitals is left
+    alone in a CGI program, where the client of the web server sets it by a ``Proxy:`` header.
+    """
+    if proxy == "" or is_loopback(host):
+        return None
+    entries = tuple(no_proxy)
+    if proxy is None:
+        names = [f"{scheme}_proxy", f"{scheme.upper()}_PROXY", "all_proxy", "ALL_PROXY"]
+        if environ.get("REQUEST_METHOD") is not None:
+            names = [name for name in names if name != "HTTP_PROXY"]
+        proxy = next((value for name in names if (value := environ.get(name, "").strip())), None)
+        if proxy is None:
+            return None
+        if "://" not in proxy:
+            proxy = f"http://{proxy}"
+        entries += no_proxy_list(environ.get("no_proxy") or environ.get("NO_PROXY") or "")
+    return None if bypasses(host, port, entries) else proxy
+
+
+Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+
+
+def _plain(host: str) -> str:
+    return host.strip("[]").rstrip(".").lower()
+
+
+def _address(host: str) -> Address | None:
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return None
+    if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
+        return address.ipv4_mapped
+    return address
+
+
+def _in_network(address: Address, entry: str) -> bool:
+    try:
+        network = ipaddress.ip_network(entry, strict=False)
+    except ValueError:
+        return False
+    return address in network
+
+
+def _split_port(entry: str) -> tuple[str, int | None]:
+    """``name:port``, ``[v6]:port``; an address of version 6 without brackets has no port."""
+    if entry.count(":") > 1 and not entry.startswith("["):
+        return entry, None
+    name, colon, port = entry.rpartition(":")
+    if colon and port.isdigit() and name:
+        return name, int(port)
+    return entry, None

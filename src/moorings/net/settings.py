@@ -1,0 +1,90 @@
+"""How one server is reached over HTTP: TLS, proxy, pool and identity of the client, as plain frozen values.
+
+Equal settings share one TLS context and one pool (``client.Net``). No I/O and no aiohttp here.
+"""
+
+from __future__ import annotations
+
+from urllib.parse import urlsplit
+
+import msgspec
+
+from .._version import __version__
+from ..errors import MisuseError
+from .addresses import redacted
+
+__all__ = ["PROXY_SCHEMES", "NetSettings"]
+
+PROXY_SCHEMES = ("http", "https", "socks5", "socks5h")
+"""``socks5`` looks the server's name up here, ``socks5h`` at the proxy."""
+
+
+class NetSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Settings of the connections to one server; times in seconds."""
+
+    ca_file: str | None = None
+    """PEM file of certificate authorities that are trusted besides the system's."""
+    client_cert: str | None = None
+    """PEM file of the client's certificate (and its chain)."""
+    client_key: str | None = None
+    """PEM file of its key; None if ``client_cert`` holds it too."""
+    client_key_password: str | None = None
+    verify: bool = True
+    """False: any certificate of any name is taken, so that anybody on the way can read and change all."""
+    proxy: str | None = None
+    """None: from the environment. Empty: never. Else the URL of a proxy (``PROXY_SCHEMES``)."""
+    no_proxy: tuple[str, ...] = ()
+    """What is reached without the proxy, besides loopback: hosts, suffixes, host:port, CIDR, or ``*``."""
+    unix_socket: str | None = None
+    """Path of the socket through which every ``http://`` URL is reached."""
+    dial: float = 15.0
+    """DNS, TCP, the proxy and TLS together, until the connection can carry a request."""
+    max_connections: int = 128
+    """Connections to one origin at a time; further requests wait for one of them."""
+    keep_alive: float = 4.0
+    """An idle connection is kept so long: below the 5 s after which uvicorn and Node close theirs. 0: never."""
+    cookies: bool = False
+    """True: cookies are kept, by this client alone, until it is gone."""
+    user_agent: str = f"moorings/{__version__}"
+
+    def __post_init__(self) -> None:
+        """
+        Raises:
+            MisuseError: values that cannot be meant; secrets are not shown.
+        """
+        if self.client_key is not None and self.client_cert is None:
+            raise MisuseError("client_key is set without client_cert")
+        for name in ("dial", "keep_alive"):
+            if not getattr(self, name) >= 0:
+                raise MisuseError(f"{name} is a number of seconds, 0 or more")
+        if self.max_connections < 1:
+            raise MisuseError("max_connections is 1 or more")
+        if self.proxy:
+            check_proxy(self.proxy)
+
+    def __repr__(self) -> str:
+        shown = {name: getattr(self, name) for name in self.__struct_fields__}
+        if self.client_key_password:
+            shown["client_key_password"] = "…"
+        if self.proxy:
+            shown["proxy"] = redacted(self.proxy)
+        return f"NetSettings({', '.join(f'{name}={value!r}' for name, value in shown.items())})"
+
+
+def check_proxy(url: str) -> None:
+    """
+    Raises:
+        MisuseError: not the URL of a proxy that can be used.
+    """
+    try:
+        parts = urlsplit(url)
+        usable = (
+            parts.scheme in PROXY_SCHEMES and bool(parts.hostname) and (parts.port is None or parts.port > 0)
+        )
+    except ValueError:
+        usable = False
+    if not usable:
+        raise MisuseError(
+            f"{redacted(url)} is not the URL of a proxy",
+            fix=f"use one of {', '.join(PROXY_SCHEMES)}://host:port",
+        )
