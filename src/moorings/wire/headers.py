@@ -2,8 +2,8 @@
 
 ``Mcp-Method`` and ``Mcp-Name`` stand on every message and on those with a name; ``Mcp-Param-*`` repeats arguments
 that a tool's schema marks with ``x-mcp-header``. A tool whose marks break a rule must not be offered. Nothing that a
-server or a caller says can end a header or begin another one (F16.11). Sources: MCP ``basic/transports/streamable-http``,
-``server/tools`` (SEP-2243); ``Mcp-Name`` of tasks: the tasks extension.
+server or a caller says can end a header or begin another one (F16.11). Sources: MCP ``basic/transports`` (Streamable
+HTTP), ``server/tools``, SEP-2243; ``Mcp-Name`` of tasks: the tasks extension.
 """
 
 from __future__ import annotations
