@@ -7,7 +7,7 @@ says is never said in the other (F9). Sources: MCP ``basic/versioning``, ``basic
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from enum import Enum
 from typing import Any
 
@@ -21,6 +21,7 @@ __all__ = [
     "LATEST_MODERN",
     "MODERN_REVISIONS",
     "MRTR_METHODS",
+    "TASKS",
     "Era",
     "Verdict",
     "VerdictKind",
@@ -30,6 +31,7 @@ __all__ = [
     "judge_probe_result",
     "listen_filter",
     "method_exists",
+    "result_type_legal",
     "supported_list",
 ]
 
@@ -58,6 +60,10 @@ META_SUBSCRIPTION = "io.modelcontextprotocol/subscriptionId"
 
 MRTR_METHODS = frozenset(("tools/call", "resources/read", "prompts/get"))
 """Methods whose answer may be ``input_required`` in the modern era."""
+
+TASKS = "io.modelcontextprotocol/tasks"
+"""The extension by which a call may be answered with a task."""
+_TASK_METHODS = frozenset(("tools/call",))
 
 _HANDSHAKE_ONLY = frozenset(
     (
@@ -150,10 +156,29 @@ def method_exists(method: str, era: Era) -> bool:
     return method not in (_HANDSHAKE_ONLY if era is Era.MODERN else _MODERN_ONLY)
 
 
+def result_type_legal(result_type: str, method: str, extensions: Container[str] = ()) -> bool:
+    """Whether an answer to this method may be of this kind in the modern era, given the extensions that the request
+    declared (F9.11)."""
+    if result_type == "complete":
+        return True
+    if result_type == "input_required":
+        return method in MRTR_METHODS
+    return result_type == "task" and method in _TASK_METHODS and TASKS in extensions
+
+
 def client_capabilities(
-    *, roots: bool, sampling: bool, elicitation_form: bool, elicitation_url: bool, era: Era
+    *,
+    roots: bool,
+    sampling: bool,
+    elicitation_form: bool,
+    elicitation_url: bool,
+    era: Era,
+    extensions: Iterable[str] = (),
 ) -> dict[str, Any]:
-    """Only what is configured: strict servers refuse keys they do not know (F13.11)."""
+    """Only what is configured: strict servers refuse keys they do not know (F13.11).
+
+    ``extensions``: ids of those that are declared, in the modern era only, which has them.
+    """
     capabilities: dict[str, Any] = {}
     if roots:
         capabilities["roots"] = {} if era is Era.MODERN else {"listChanged": True}
@@ -163,6 +188,8 @@ def client_capabilities(
         capabilities["elicitation"] = {"form": {}, "url": {}} if elicitation_form else {"url": {}}
     elif elicitation_form:
         capabilities["elicitation"] = {}
+    if era is Era.MODERN and (listed := sorted(extensions)):
+        capabilities["extensions"] = {each: {} for each in listed}
     return capabilities
 
 
@@ -177,9 +204,9 @@ def envelope(
 
 
 def listen_filter(
-    *, tools: bool, prompts: bool, resources: bool, uris: Iterable[str] = ()
+    *, tools: bool, prompts: bool, resources: bool, uris: Iterable[str] = (), tasks: Iterable[str] = ()
 ) -> dict[str, bool | list[str]]:
-    """The filter of ``subscriptions/listen``: only what is asked for."""
+    """The filter of ``subscriptions/listen``: only what is asked for. ``tasks``: their ids (extension)."""
     wanted: dict[str, bool | list[str]] = {}
     if tools:
         wanted["toolsListChanged"] = True
@@ -189,4 +216,6 @@ def listen_filter(
         wanted["resourcesListChanged"] = True
     if listed := sorted(uris):
         wanted["resourceSubscriptions"] = listed
+    if ids := sorted(tasks):
+        wanted["taskIds"] = ids
     return wanted

@@ -10,7 +10,7 @@ import re
 
 import msgspec
 
-__all__ = ["LineFramer", "Oversize", "find_ends"]
+__all__ = ["Ends", "LineFramer", "Oversize", "find_ends"]
 
 _END = 4096
 """Bytes kept of each end of an oversize frame: room for the id, whichever end it stands at."""
@@ -40,6 +40,25 @@ class Oversize(msgspec.Struct, frozen=True):
     """True if it was a request or a notification."""
 
 
+class Ends:
+    """What is kept of a message that is thrown away as it comes: its size and its two ends."""
+
+    __slots__ = ("head", "size", "tail")
+
+    def __init__(self, begun: bytes | bytearray) -> None:
+        self.head = bytes(begun[:_END])
+        self.tail = bytes(begun[-_END:])
+        self.size = len(begun)
+
+    def add(self, part: bytes) -> None:
+        """Take the next bytes."""
+        self.size += len(part)
+        if len(self.head) < _END:
+            # A cap below the size of an end: the head goes on growing, however the message is cut.
+            self.head += part[: _END - len(self.head)]
+        self.tail = (self.tail + part[-_END:])[-_END:]
+
+
 class LineFramer:
     """Bytes in, lines out.
 
@@ -47,25 +66,23 @@ class LineFramer:
     handed on without a copy).
     """
 
-    __slots__ = ("_discarding", "_head", "_pending", "_size", "_tail", "cap")
+    __slots__ = ("_ends", "_pending", "cap")
 
     def __init__(self, cap: int) -> None:
         self.cap = cap
         self._pending = bytearray()
-        self._discarding = False
-        self._head = b""
-        self._tail = b""
-        self._size = 0
+        self._ends: Ends | None = None
+        """The frame that is being thrown away."""
 
     @property
     def buffered(self) -> int:
         """Bytes held of a frame that is not complete."""
-        return len(self._pending) + len(self._head) + len(self._tail)
+        return len(self._pending) + (len(self._ends.head) + len(self._ends.tail) if self._ends else 0)
 
     def feed(self, data: bytes | memoryview) -> list[bytes | bytearray | Oversize]:
         """Take the next bytes; return the frames that are complete with them, in order."""
         chunk = bytes(data) if isinstance(data, memoryview) else data
-        if not self._pending and not self._discarding:
+        if not self._pending and self._ends is None:
             lines = chunk.split(b"\n")
             rest = lines.pop()
             if rest:
@@ -82,29 +99,20 @@ class LineFramer:
 
     def _keep(self, part: bytes) -> None:
         """Hold a part of a frame whose end has not come."""
-        if self._discarding:
-            self._size += len(part)
-            if len(self._head) < _END:
-                # A cap below the size of an end: the head goes on growing, however the frame is cut.
-                self._head += part[: _END - len(self._head)]
-            self._tail = (self._tail + part[-_END:])[-_END:]
+        if self._ends is not None:
+            self._ends.add(part)
             return
         self._pending += part
         if len(self._pending) > self.cap:
-            self._discarding = True
-            self._size = len(self._pending)
-            self._head = bytes(self._pending[:_END])
-            self._tail = bytes(self._pending[-_END:])
+            self._ends = Ends(self._pending)
             self._pending = bytearray()
 
     def _finish(self, part: bytes) -> bytes | bytearray | Oversize:
         """The frame that ends with this part."""
         self._keep(part)
-        if self._discarding:
-            id_, has_method = find_ends(self._head, self._tail)
-            frame = Oversize(self._size, self.cap, id_, has_method)
-            self._discarding, self._head, self._tail, self._size = False, b"", b"", 0
-            return frame
+        if (ends := self._ends) is not None:
+            self._ends = None
+            return Oversize(ends.size, self.cap, *find_ends(ends.head, ends.tail))
         line, self._pending = self._pending, bytearray()
         return line
 

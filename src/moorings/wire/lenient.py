@@ -38,12 +38,13 @@ HINTS = frozenset((
     "title", "description", "annotations", "audience", "priority", "lastModified", "size", "mimeType",
     "websiteUrl", "readOnlyHint", "destructiveHint", "idempotentHint", "openWorldHint", "ttlMs", "cacheScope",
     "instructions", "total", "hasMore", "message", "logger", "reason", "listChanged", "subscribe", "serverInfo",
+    "statusMessage", "createdAt", "lastUpdatedAt", "pollIntervalMs",
 ))
 """Optional keys a caller can do without: dropped if unreadable. No tool looks safer for it."""
 
 EXACT = frozenset((
     "name", "uri", "uriTemplate", "id", "toolUseId", "requestState", "elicitationId", "method", "url", "data",
-    "blob", "model", "resultType",
+    "blob", "model", "resultType", "taskId",
 ))
 # fmt: on
 """Text that is sent back, or acted on, letter by letter: never made from a number."""

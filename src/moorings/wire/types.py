@@ -427,6 +427,8 @@ class SubscriptionFilter(Struct, frozen=True, kw_only=True, rename="camel", omit
     """Changes of the resource list."""
     resource_subscriptions: list[str] | None = None
     """Changes of these resources, by URI."""
+    task_ids: list[str] | None = None
+    """The state of these tasks (extension ``io.modelcontextprotocol/tasks``)."""
 
 
 class SubscriptionAcknowledgedParams(NotificationParams, frozen=True, kw_only=True, gc=False):
