@@ -24,6 +24,8 @@ class MemoryTransport:
     """What a session writes to. See the module."""
 
     pid = None
+    listens = True
+    has_headers = False
 
     def __init__(self) -> None:
         self.sent: list[Json] = []
@@ -71,7 +73,7 @@ class MemoryTransport:
         self.waiting.remove(outgoing)
         return True
 
-    def abandon(self, outgoing: Outgoing) -> bool:
+    def let_go(self, outgoing: Outgoing) -> bool:
         return False
 
     def settled(self, revision: str, *, modern: bool) -> None:

@@ -21,6 +21,7 @@ from .._checks import LONGEST
 from .._log import Told, log
 from ..errors import AmbiguousDelivery, CallError, CallTimeout, Refused
 from ..wire.eras import META_LOG_LEVEL, METHOD_NOT_FOUND, MRTR_METHODS, Era
+from ..wire.headers import InvalidHeaders, ParamHeaders, param_rules
 from ..wire.types import (
     CallToolResult,
     CompleteResult,
@@ -76,6 +77,19 @@ class Listed(msgspec.Struct, frozen=True):
     def items(self) -> Collection[Any]:
         """The items, in the server's order."""
         return self.by_name.values()
+
+
+def _param_rules(tools: dict[str, Any], problems: list[str]) -> dict[str, ParamHeaders]:
+    """Which arguments of which tools are repeated in headers. A tool that breaks the rules of that is left out."""
+    rules = {}
+    for name, tool in list(tools.items()):
+        found = param_rules(tool.input_schema_raw)
+        if isinstance(found, InvalidHeaders):
+            del tools[name]
+            problems.append(f"tools: {name!r} is left out: {found.reason}")
+        elif found.rules:
+            rules[name] = found
+    return rules
 
 
 class Methods:
@@ -204,6 +218,8 @@ class Methods:
             clock.progress(asyncio.get_running_loop().time())
         else:
             problems.append(f"{method}: more than {self._max_pages} pages; the list was ended there")
+        if kind == "tools" and self._session.repeats_params:
+            self._session.param_rules = _param_rules(items, problems)
         return Listed(items, problems, 0.0 if ttl == float("inf") else ttl)
 
     # Subscriptions, logging, liveness

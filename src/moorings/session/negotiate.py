@@ -18,6 +18,7 @@ from ..wire.eras import (
     HANDSHAKE_REVISIONS,
     LATEST_HANDSHAKE,
     LATEST_MODERN,
+    METHOD_NOT_FOUND,
     MODERN_REVISIONS,
     UNSUPPORTED_VERSION,
     Era,
@@ -28,6 +29,7 @@ from ..wire.eras import (
     judge_probe_result,
     supported_list,
 )
+from ..wire.http_rules import ProbeKind, judge_http_probe
 from ..wire.jsonrpc import RpcError
 from ..wire.types import (
     DiscoverResult,
@@ -157,15 +159,20 @@ class _Talk:
             raise
         except Refused as error:
             return await self._after_probe_error(error, revision)
-        except AmbiguousDelivery:
+        except AmbiguousDelivery as error:
             # An answer that cannot be read is no sign of the modern era either. An ended connection is the owner's.
-            if self._session.end is not None:
+            if self._session.end is not None or not _decides(error):
                 raise
             return await self.initialize_or_fail()
         return await self._after_probe_result(bytes(raw), revision)
 
     async def _after_probe_error(self, error: Refused, asked: str) -> Negotiated:
+        if not _decides(error):
+            raise self.refused(error)
         verdict = judge_probe_error(_rpc(error), asked)
+        if error.http is not None and error.http.status == 404 and error.rpc_code == METHOD_NOT_FOUND:
+            # Only a modern server says "unknown method" with both.
+            return self._settle_modern(asked, None)
         if verdict.kind is VerdictKind.HANDSHAKE:
             return await self.initialize_or_fail()
         if verdict.kind is VerdictKind.MODERN:
@@ -305,9 +312,11 @@ class _Talk:
 
     def refused(self, error: CallError) -> StartError:
         """The failure of a start that the server's refusal means."""
-        return StartError(
+        refused = StartError(
             f"it refused {error.tool or 'initialize'}: {error.message}", server=self._session.server
         )
+        refused.http = error.http
+        return refused
 
     def _nothing_in_common(self, theirs: tuple[str, ...]) -> StartError:
         ours = ", ".join((*HANDSHAKE_REVISIONS, *MODERN_REVISIONS))
@@ -316,6 +325,19 @@ class _Talk:
             server=self._session.server,
             fix="use a version of the server that speaks one of ours",
         )
+
+
+def _decides(error: CallError) -> bool:
+    """Whether an answer to the probe says anything of the era: a wish for authorization does not, nor what stands in
+    between or is the matter of a moment."""
+    if error.http is None or not isinstance(error, Refused | AmbiguousDelivery) or _rpc_code(error) is not None:
+        return True
+    kind = judge_http_probe(error.http.status, None).kind
+    return kind not in (ProbeKind.AUTHORIZE, ProbeKind.NOTHING)
+
+
+def _rpc_code(error: CallError) -> int | None:
+    return error.rpc_code if isinstance(error, Refused) else None
 
 
 def _rpc(error: CallError) -> RpcError:

@@ -36,6 +36,7 @@ from ..transport.base import Closed, Failure, OutboxFull, Transport
 from ..wire import jsonrpc
 from ..wire.eras import INTERNAL_ERROR, INVALID_REQUEST, METHOD_NOT_FOUND, Era, method_exists
 from ..wire.framing import Oversize, find_ends
+from ..wire.headers import ParamHeaders, Unmirrorable
 from ..wire.jsonrpc import UNREADABLE, decode_envelope, encode_call
 from ..wire.types import (
     CancelledParams,
@@ -92,8 +93,6 @@ class SessionHooks(msgspec.Struct, frozen=True):
     """The server does not know the MCP session any more."""
     may_have_missed: Callable[[], None] = lambda: None
     """What the server said by itself may have been lost."""
-    param_headers: Callable[[str, Mapping[str, Any]], Mapping[str, str]] | None = None
-    """Headers that repeat arguments of a tool, where the transport has headers. Raises MisuseError."""
 
 
 _LIST_CHANGED = {
@@ -152,7 +151,8 @@ class Session:
         """Threads of plain handlers that go on though their question is over."""
         self._max_questions = questions
         self._question_limit = question_limit
-        self._param_headers: Callable[[str, Mapping[str, Any]], Mapping[str, str]] | None = None
+        self.param_rules: dict[str, ParamHeaders] = {}
+        """Of tools whose arguments are repeated in headers, in part; from the newest listing."""
 
     def settle(self, era: Era, revision: str, envelope: dict[str, Any] | None = None) -> None:
         """The era is settled: from here on its rules hold. Once more after the server lost the MCP session."""
@@ -160,7 +160,29 @@ class Session:
         self.envelope = envelope
         if self._transport is not None:
             self._transport.settled(revision, modern=era is Era.MODERN)
-        self._param_headers = self._hooks.param_headers if era is Era.MODERN else None
+
+    def unsettle(self) -> None:
+        """The server forgot all that was settled: it is settled anew."""
+        self.rules_set = False
+
+    @property
+    def repeats_params(self) -> bool:
+        """Whether arguments that a schema marks are repeated in headers."""
+        return self.era is Era.MODERN and self._transport is not None and self._transport.has_headers
+
+    @property
+    def listens(self) -> bool:
+        """Whether the server can tell something by itself at this moment."""
+        return self._transport is not None and self._transport.listens
+
+    def _param_headers(self, tool: str, arguments: Mapping[str, Any]) -> Mapping[str, str] | None:
+        rules = self.param_rules.get(tool)
+        if rules is None:
+            return None
+        try:
+            return rules.of(arguments)
+        except Unmirrorable as error:
+            raise MisuseError(f"the arguments of {tool}: {error}", server=self.server) from None
 
     @property
     def envelope(self) -> dict[str, Any] | None:
@@ -242,7 +264,7 @@ class Session:
         progressed = deque[ProgressParams](maxlen=KEPT_PROGRESS) if on_progress is not None else None
         waiter = self.loop.create_future()
         pending = Pending(self, id_, method, label, clock, waiter, context, on_progress, progressed)
-        if self._param_headers is not None and method == "tools/call":
+        if self.param_rules and method == "tools/call":
             pending.headers = self._param_headers(label, body.get("arguments") or {})
         if on_sent is not None:
             on_sent(id_)
@@ -277,7 +299,7 @@ class Session:
         if context is None and self._keeps_context:
             context = contextvars.copy_context()
         pending = Pending(self, id_, "tools/call", tool, clock, waiter or self.loop.create_future(), context)
-        if self._param_headers is not None:
+        if self.param_rules:
             pending.headers = self._param_headers(tool, arguments)
         self._send(pending, frame)
         return pending
@@ -373,7 +395,7 @@ class Session:
         if self._transport.withdraw(outgoing):
             return False
         # ``initialize`` must not be cancelled; everything else is, by a notice where the transport has no other way.
-        if not self._transport.abandon(outgoing) and pending.method != "initialize":
+        if not self._transport.let_go(outgoing) and pending.method != "initialize":
             self.notify("notifications/cancelled", {"requestId": pending.id, "reason": reason})
         return True
 
@@ -820,7 +842,7 @@ class Session:
             outgoing = pending.outgoing
             if outgoing is None or not outgoing.started or self._transport is None:
                 continue
-            if not self._transport.abandon(outgoing) and pending.method != "initialize":
+            if not self._transport.let_go(outgoing) and pending.method != "initialize":
                 self.notify("notifications/cancelled", {"requestId": pending.id, "reason": reason})
         self.closed(Closed(reason))
 

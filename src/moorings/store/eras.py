@@ -40,10 +40,16 @@ class EraRecord(msgspec.Struct, frozen=True, kw_only=True):
     """The protocol revision agreed on."""
     died_on_probe: bool = False
     """True if the server ended when it was asked ``server/discover``: it must not be asked again."""
+    transport: Literal["", "http", "sse"] = ""
+    """Which transport of HTTP it was; empty where there is no choice."""
 
     def same_as(self, other: EraRecord | None) -> bool:
         """Whether another record says the same of the era."""
-        return other is not None and (self.era, self.revision) == (other.era, other.revision)
+        return other is not None and (self.era, self.revision, self.transport) == (
+            other.era,
+            other.revision,
+            other.transport,
+        )
 
 
 class Eras(Protocol):

@@ -155,6 +155,14 @@ class Transport(Protocol):
     def pid(self) -> int | None:
         """Process id of the server, where it is a process."""
 
+    @property
+    def listens(self) -> bool:
+        """Whether what the server says by itself, beside answers, comes through at this moment."""
+
+    @property
+    def has_headers(self) -> bool:
+        """Whether messages have headers, in which parts of them are repeated."""
+
     def start(self) -> None:
         """Begin, in one synchronous step. Called once, before anything else; ``stop`` follows in every case.
 
@@ -177,7 +185,7 @@ class Transport(Protocol):
     def withdraw(self, outgoing: Outgoing) -> bool:
         """Take a frame back. True if no byte of it had left, and none will."""
 
-    def abandon(self, outgoing: Outgoing) -> bool:
+    def let_go(self, outgoing: Outgoing) -> bool:
         """Nobody waits for the answer to a request any more. True if the server learns that by this."""
 
     def settled(self, revision: str, *, modern: bool) -> None:

@@ -97,4 +97,4 @@ async def run(argv: Sequence[str], environment: Mapping[str, str]) -> bytes:
         raise ValueError(f"it ended with exit code {how.exit_code}{said}")
     if output.size > MAX_OUTPUT:
         raise ValueError(f"it wrote more than {MAX_OUTPUT // 1024} KiB")
-    return b"\n".join(output.lines)
+    return b"\n".join([*output.lines, transport.unfinished])

@@ -25,8 +25,9 @@ from .._tasks import TaskOwner, outlast
 from ..net.errors import NetError
 from ..wire.eras import LATEST_MODERN
 from ..wire.headers import standard_headers
+from ..wire.http_rules import Reading, how_to_read
 from ..wire.sse import EventParser, OversizeEvent
-from .base import Closed, Failure, Outgoing, OutboxFull, Receiver, Request, StopRecord
+from .base import Closed, Failure, OutboxFull, Outgoing, Receiver, Request, StopRecord
 from .http_parts import (
     DIAL_WAITS,
     EVENT_STREAM,
@@ -35,12 +36,17 @@ from .http_parts import (
     Exchange,
     HttpSettings,
     detail_of,
+    first_bytes,
     net_failure,
+    refusal,
+    retry_after,
     see_off,
+    unreadable,
 )
 
 if TYPE_CHECKING:
-    from ..net.client import Answer, HttpClient
+    from ..net.client import HttpClient
+    from ..net.exchange import Answer
 
 __all__ = ["HttpTransport"]
 
@@ -58,6 +64,8 @@ LONGEST_RETRY = 60.0
 """Seconds; a server may ask for no longer a wait between two openings."""
 MOST_SEEN = 1024
 """Ids of events that are remembered, to pass over what a resumed stream brings twice."""
+NOT_LOST = frozenset((401, 403, 407, 408, 413, 429))
+"""Refusals that say nothing of the session."""
 _SESSION_ID = re.compile(r"[\x21-\x7e]{1,1024}\Z")
 
 _BASE = {"Accept": f"{JSON}, {EVENT_STREAM}", "Content-Type": JSON}
@@ -67,6 +75,7 @@ class HttpTransport:
     """One server behind a URL. See the module."""
 
     pid = None
+    has_headers = True
 
     def __init__(self, settings: HttpSettings, client: HttpClient, receiver: Receiver) -> None:
         self._settings = settings
@@ -84,12 +93,18 @@ class HttpTransport:
         """The POST of ``notifications/initialized``, which nothing overtakes."""
         self._listening: asyncio.Task[None] | None = None
         self._stream_opened = False
+        self._hears = False
         self._over = False
         self._headers: tuple[Mapping[str, str], str, str | None, dict[str, str]] | None = None
         """The headers of all requests, and what they were made from."""
 
     def start(self) -> None:
         """Nothing to do: there is no connection before the first message."""
+
+    @property
+    def listens(self) -> bool:
+        """True in the modern era, where a request of its own asks for it, and while the GET stream is open."""
+        return self._modern or self._hears
 
     @property
     def session_id(self) -> str | None:
@@ -127,7 +142,7 @@ class HttpTransport:
         self._drop(outgoing)
         return True
 
-    def abandon(self, outgoing: Outgoing) -> bool:
+    def let_go(self, outgoing: Outgoing) -> bool:
         self._drop(outgoing)
         return self._modern
 
@@ -211,7 +226,7 @@ class HttpTransport:
         """Seconds after which a server that is too busy wants to be asked again, where the request's clock has room."""
         if answer.status not in (429, 503) or request is None:
             return None
-        wait = detail_of(answer).retry_after
+        wait = retry_after(answer)
         if wait is None or self._loop.time() + wait >= request.clock.expires:
             return None
         return max(wait, 0.01)
@@ -223,7 +238,12 @@ class HttpTransport:
             # The probe, and nothing else is sent before it is answered.
             return {**given, **_BASE, "MCP-Protocol-Version": LATEST_MODERN, **standard_headers(method)}
         known = self._headers
-        if known is None or known[0] is not given or known[1] != self._revision or known[2] != self._session_id:
+        if (
+            known is None
+            or known[0] is not given
+            or known[1] != self._revision
+            or known[2] != self._session_id
+        ):
             own = {**given, **_BASE, "MCP-Protocol-Version": self._revision}
             if not self._revision:
                 del own["MCP-Protocol-Version"]
@@ -239,73 +259,37 @@ class HttpTransport:
     async def _take(
         self, answer: Answer, out: Exchange, request: Request | None, method: str, session: str | None
     ) -> Failure | None:
-        status = answer.status
-        if 200 <= status < 300:
-            if method == "initialize":
-                self._note_session(answer)
-            if request is None:
-                return None
-            kind = answer.content_type
-            if kind == EVENT_STREAM and status != 202:
-                return await self._take_stream(answer, out, request)
-            if kind == JSON and status not in (202, 204):
-                body = await answer.read(self._settings.max_message)
-                if body.strip():
-                    self._receiver.message(body, request.id)
-                    if request.done or out.abandoned:
-                        return None
-                    return Failure(
-                        kind="invalid",
-                        reason=f"the answer does not answer this request; it begins {_begins(body)}",
-                        http=detail_of(answer, _excerpt(body)),
-                    )
-                return Failure(kind="invalid", reason="an empty answer", http=detail_of(answer))
-            return await self._no_answer(answer)
+        if method == "initialize" and 200 <= answer.status < 300:
+            self._note_session(answer)
+        reading = how_to_read(answer.status, answer.content_type, request=request is not None)
+        if reading is Reading.DONE:
+            return None
         if request is None:
-            lost = session is not None and status == 404
-            if lost:
+            failure = refusal(answer, await first_bytes(answer))
+            if answer.status == 404:
                 self._lose_session(session)
-            return Failure(kind="turned-away", reason=f"HTTP {status}", http=detail_of(answer))
-        return await self._take_error(answer, request, session)
-
-    async def _no_answer(self, answer: Answer) -> Failure:
-        """A success that holds no answer: what stands there says why, to people."""
-        text = await answer.excerpt()
-        status, kind = answer.status, answer.content_type
-        if status == 202:
-            reason = "HTTP 202, which answers notifications only"
-        elif not text.strip():
-            reason = f"HTTP {status} with an empty body"
-        else:
-            reason = f"HTTP {status} with a body of type {kind or 'unknown'}, which is no answer; it begins {text!r}"
-        return Failure(kind="invalid", reason=reason, http=detail_of(answer, text))
-
-    async def _take_error(self, answer: Answer, request: Request, session: str | None) -> Failure | None:
-        status = answer.status
-        body = b""
-        if answer.content_type == JSON or answer.content_type.endswith("+json"):
+            return failure
+        if reading is Reading.EVENTS:
+            return await self._take_stream(answer, out, request)
+        if reading is Reading.MESSAGE:
             body = await answer.read(self._settings.max_message)
-            text = _excerpt(body)
-        else:
-            text = await answer.excerpt()
-        http = detail_of(answer, text)
-        said = f"HTTP {status}" + (f": {text}" if text.strip() else "")
-        if body and self._receiver.error_body(request.id, body, http, own_only=session is not None):
+            if body[:1] == b"{" or body.lstrip()[:1] in (b"{", b"["):
+                self._receiver.message(body, request.id)
+            return None if request.done or out.abandoned else unreadable(answer, body)
+        body = await first_bytes(answer)
+        failure = refusal(answer, body)
+        # An error with the request's own id answers it, whatever the status; one without an id does so only where it
+        # cannot mean that the session is lost, which servers say in many ways (F5.2).
+        forgotten = session is not None and 400 <= answer.status < 500 and answer.status not in NOT_LOST
+        if failure.http is not None and self._receiver.error_body(
+            request.id, body, failure.http, own_only=forgotten
+        ):
             return None
-        if status in (401, 403):
-            return Failure(kind="turned-away", reason=f"it wants authorization ({said})", http=http)
-        if status == 429 or (status == 503 and http.retry_after is not None):
-            when = f", to be tried again in {http.retry_after:g} s" if http.retry_after is not None else ""
-            return Failure(kind="turned-away", reason=f"too many requests{when} ({said})", http=http)
-        if 400 <= status < 500 and session is not None:
-            # Servers say so in many ways, and 404 is only the right one.
-            self._lose_session(session)
-            return Failure(kind="session-lost", reason=f"the server does not know the session any more ({said})", http=http)
-        if body and self._receiver.error_body(request.id, body, http, own_only=False):
-            return None
-        if status >= 500:
-            return Failure(kind="broken", reason=said, http=http)
-        return Failure(kind="turned-away", reason=said, http=http)
+        if not forgotten:
+            return failure
+        self._lose_session(session)
+        reason = f"the server does not know the session any more: {failure.reason}"
+        return Failure(kind="session-lost", reason=reason, http=failure.http)
 
     # The session of the handshake era
 
@@ -319,7 +303,7 @@ class HttpTransport:
     def _lose_session(self, session: str | None) -> None:
         """Many requests may find out; the first one tells."""
         if session is not None and session == self._session_id and not self._over:
-            self._session_id = None
+            self._session_id, self._revision = None, ""
             self._end_listening()
             self._receiver.session_lost()
 
@@ -335,16 +319,12 @@ class HttpTransport:
             failure = net_failure(error, True)
         if request.done or out.abandoned:
             return None
-        if failure is None and not stream.events:
-            text = stream.parser.odd_text[:300].decode("utf-8", "replace")
-            if text:
-                return Failure(
-                    kind="invalid",
-                    reason=f"a stream that holds no events; it begins {text!r}",
-                    http=detail_of(answer, text),
-                )
-        if self._modern or stream.last_id is None or failure is not None and failure.kind == "invalid":
-            return failure or Failure(kind="broken", reason="the stream ended without the answer", http=detail_of(answer))
+        if failure is None and not stream.parser.looks_like_sse and stream.parser.odd_text:
+            return unreadable(answer, stream.parser.odd_text)
+        if self._modern or stream.last_id is None or (failure is not None and failure.kind == "invalid"):
+            return failure or Failure(
+                kind="broken", reason="the stream ended without the answer", http=detail_of(answer)
+            )
         return await self._resume(stream, out, request)
 
     async def _resume(self, stream: _Stream, out: Exchange, request: Request) -> Failure | None:
@@ -359,7 +339,9 @@ class HttpTransport:
                     if answer.status == 404 and session is not None:
                         self._lose_session(session)
                         return Failure(
-                            kind="broken", reason="the session was lost in the middle of it", http=detail_of(answer)
+                            kind="broken",
+                            reason="the session was lost in the middle of it",
+                            http=detail_of(answer),
                         )
                     if answer.status != 200 or answer.content_type != EVENT_STREAM:
                         return Failure(
@@ -378,13 +360,22 @@ class HttpTransport:
 
     def _get(self, last_id: str | None) -> AbstractAsyncContextManager[Answer]:
         settings = self._settings
-        headers = {**(settings.headers.at_hand or {}), "Accept": EVENT_STREAM, "MCP-Protocol-Version": self._revision}
+        headers = {
+            **(settings.headers.at_hand or {}),
+            "Accept": EVENT_STREAM,
+            "MCP-Protocol-Version": self._revision,
+        }
         if self._session_id is not None:
             headers["Mcp-Session-Id"] = self._session_id
         if last_id is not None:
             headers["Last-Event-ID"] = last_id
         return self._client.send(
-            "GET", settings.url, headers=headers, first_byte=settings.first_byte, idle=settings.idle, redirects="same-origin"
+            "GET",
+            settings.url,
+            headers=headers,
+            first_byte=settings.first_byte,
+            idle=settings.idle,
+            redirects="same-origin",
         )
 
     async def _listen(self) -> None:
@@ -410,11 +401,18 @@ class HttpTransport:
                         again, self._stream_opened = self._stream_opened, True
                         if again and stream.last_id is None:
                             self._receiver.may_have_missed()
+                        self._hears = True
                         await stream.read(answer, None)
             except FAILURES as error:
+                self._hears = False
                 _log.debug("the stream of %s broke: %s", self._settings.url, error)
+            self._hears = False
             lived = self._loop.time() - began
-            wait = FIRST_REOPEN if stream.events > before or lived > LONGEST_REOPEN else min(wait * 2, LONGEST_REOPEN)
+            wait = (
+                FIRST_REOPEN
+                if stream.events > before or lived > LONGEST_REOPEN
+                else min(wait * 2, LONGEST_REOPEN)
+            )
             # Not in step with other hosts.
             await asyncio.sleep(max(stream.asked_wait or 0.0, wait * (0.75 + 0.5 * random.random())))
 
@@ -422,6 +420,7 @@ class HttpTransport:
         if self._listening is not None:
             self._listening.cancel()
             self._listening = None
+        self._hears = False
 
     # The end
 
@@ -454,9 +453,18 @@ class HttpTransport:
                 await see_off(self._exchanges, now + (by - now) / 2)
                 if self._session_id is not None and not self._modern:
                     given = self._settings.headers.at_hand or {}
-                    headers = {**given, "Mcp-Session-Id": self._session_id, "MCP-Protocol-Version": self._revision}
+                    headers = {
+                        **given,
+                        "Mcp-Session-Id": self._session_id,
+                        "MCP-Protocol-Version": self._revision,
+                    }
                     async with self._client.send(
-                        "DELETE", self._settings.url, headers=headers, first_byte=None, idle=None, redirects="none"
+                        "DELETE",
+                        self._settings.url,
+                        headers=headers,
+                        first_byte=None,
+                        idle=None,
+                        redirects="none",
                     ) as answer:
                         _log.debug("the session of %s was ended: HTTP %s", self._settings.url, answer.status)
         except (*FAILURES, TimeoutError) as error:
@@ -504,16 +512,14 @@ class _Stream:
                         receiver.message(event.data, about)
                 if parser.retry is not None:
                     self.asked_wait = min(parser.retry / 1000, LONGEST_RETRY)
-                if request is not None and request.done and linger is None and out is not None and out.task is not None:
+                if (
+                    request is not None
+                    and request.done
+                    and linger is None
+                    and out is not None
+                    and out.task is not None
+                ):
                     linger = asyncio.get_running_loop().call_later(LINGER, out.task.cancel)
         finally:
             if linger is not None:
                 linger.cancel()
-
-
-def _excerpt(body: bytes) -> str:
-    return body[:300].decode("utf-8", "replace")
-
-
-def _begins(body: bytes) -> str:
-    return repr(_excerpt(body[:120]))

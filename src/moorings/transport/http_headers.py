@@ -23,6 +23,7 @@ HeaderFunction = Callable[[], "Mapping[str, str] | Awaitable[Mapping[str, str]]"
 KEPT = 300.0
 """Seconds for which headers are kept that a function or a command gave."""
 
+
 class HeadersFailed(Exception):
     """The headers for a request could not be had; nothing was sent."""
 
@@ -84,7 +85,9 @@ class HeaderSource:
         try:
             async with asyncio.timeout(self._limit):
                 if self._function is not None:
-                    found.update(checked_headers(await self._call(self._function), "the function for headers"))
+                    found.update(
+                        checked_headers(await self._call(self._function), "the function for headers")
+                    )
                 if self._command is not None:
                     what = "headers_command"
                     more = read_headers_output(await self._command())
@@ -99,7 +102,11 @@ class HeaderSource:
             raise HeadersFailed(error.message) from None
         except Exception as error:  # boundary: the user's function or program; its failure is this request's
             # What a function says may hold the secret; what is said of the output of a command never does.
-            told = str(error) if what == "headers_command" and isinstance(error, ValueError) else repr(type(error))
+            told = (
+                str(error)
+                if what == "headers_command" and isinstance(error, ValueError)
+                else repr(type(error))
+            )
             raise HeadersFailed(f"{what} failed: {told}") from error
         self._known, self._until = found, asyncio.get_running_loop().time() + KEPT
         return found

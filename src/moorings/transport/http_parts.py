@@ -7,25 +7,49 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+import time
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
 from ..errors import HttpDetail, MooringsError
 from ..net.addresses import redacted
 from ..net.errors import NetError, RedirectRefused, TooLarge
-from ..wire.http_rules import parse_retry_after
+from ..wire.http_rules import (
+    BODY_KEPT,
+    EVENT_STREAM,
+    JSON,
+    FaultKind,
+    first_words,
+    judge_refusal,
+    judge_unreadable,
+    parse_retry_after,
+)
 from .base import Failure, Outgoing
-from .http_headers import HeaderSource, HeadersFailed
+from .http_headers import HeadersFailed, HeaderSource
 
 if TYPE_CHECKING:
-    from ..net.client import Answer
+    from ..net.exchange import Answer
 
-__all__ = ["EVENT_STREAM", "FAILURES", "JSON", "Exchange", "HttpSettings", "detail_of", "net_failure", "see_off"]
+__all__ = [
+    "DIAL_WAITS",
+    "EVENT_STREAM",
+    "FAILURES",
+    "JSON",
+    "Exchange",
+    "HttpSettings",
+    "detail_of",
+    "first_bytes",
+    "net_failure",
+    "refusal",
+    "retry_after",
+    "see_off",
+    "unreadable",
+]
 
-JSON = "application/json"
-EVENT_STREAM = "text/event-stream"
+BODY_WITHIN = 2.0
+"""Seconds in which the beginning of a body that is no message is read."""
 
 DIAL_WAITS = (0.1, 0.5)
 """Seconds after which a dial that failed is tried again: nothing was sent, and a server that is just being restarted
@@ -63,21 +87,71 @@ class Exchange(Outgoing, eq=False, gc=True, weakref=True):
         self.offset = self.size
 
 
+def retry_after(answer: Answer) -> float | None:
+    """Seconds after which the server wants to be asked again, where it says so."""
+    return parse_retry_after(answer.headers.get("Retry-After"), time.time())
+
+
 def detail_of(answer: Answer, excerpt: str = "") -> HttpDetail:
     """What an error tells of an answer."""
-    headers = answer.headers
+    headers: Any = answer.headers
     return HttpDetail(
         status=answer.status,
         url=redacted(answer.url),
         excerpt=excerpt,
-        retry_after=parse_retry_after(headers.get("Retry-After")),
-        challenges=tuple(_all(headers, "WWW-Authenticate")),
+        retry_after=retry_after(answer),
+        challenges=tuple(headers.getall("WWW-Authenticate", ())),
     )
 
 
-def _all(headers: Mapping[str, str], name: str) -> Iterable[str]:
-    getall: Any = getattr(headers, "getall", None)
-    return getall(name, ()) if getall is not None else filter(None, (headers.get(name),))
+async def first_bytes(answer: Answer) -> bytes:
+    """The beginning of a body that is no message: it may be long, slow, or broken off, and all of that is fine."""
+    parts: list[bytes] = []
+    size = 0
+    try:
+        async with asyncio.timeout(BODY_WITHIN):
+            async for piece in answer.chunks():
+                parts.append(piece)
+                size += len(piece)
+                if size >= BODY_KEPT:
+                    break
+    except (NetError, TimeoutError):
+        pass  # What came so far is what there is.
+    return b"".join(parts)[:BODY_KEPT]
+
+
+def refusal(answer: Answer, body: bytes) -> Failure:
+    """What an answer that is no message means for its request. ``body`` is its beginning."""
+    fault = judge_refusal(
+        answer.status,
+        answer.content_type,
+        body,
+        url=answer.url,
+        retry_after=retry_after(answer),
+        location=answer.headers.get("Location"),
+    )
+    return Failure(
+        kind=_MEANS.get(fault.kind, "turned-away"),
+        reason=fault.text,
+        http=detail_of(answer, first_words(body)),
+    )
+
+
+def unreadable(answer: Answer, body: bytes) -> Failure:
+    """What a body means in which the answer to the request should have been."""
+    fault = judge_unreadable(answer.status, answer.content_type, body, url=answer.url)
+    return Failure(kind="invalid", reason=fault.text, http=detail_of(answer, first_words(body)))
+
+
+_MEANS: dict[FaultKind, Literal["broken", "invalid"]] = {
+    FaultKind.GATEWAY: "broken",
+    FaultKind.SERVER: "broken",
+    FaultKind.UNKNOWN: "broken",
+    FaultKind.NO_ANSWER: "invalid",
+    FaultKind.HTML: "invalid",
+    FaultKind.CONTENT_TYPE: "invalid",
+}
+"""What is no refusal: nobody knows whether it ran, or it did and its answer cannot be read."""
 
 
 FAILURES = (NetError, HeadersFailed, MooringsError)

@@ -16,11 +16,22 @@ from .._tasks import TaskOwner, outlast
 from ..errors import HttpDetail
 from ..net.addresses import origin, redacted
 from ..wire.sse import EventParser, OversizeEvent
-from .base import Closed, Failure, Outgoing, OutboxFull, Receiver, Request, StopRecord
-from .http_parts import EVENT_STREAM, FAILURES, JSON, Exchange, HttpSettings, detail_of, net_failure, see_off
+from .base import Closed, Failure, OutboxFull, Outgoing, Receiver, Request, StopRecord
+from .http_parts import (
+    EVENT_STREAM,
+    FAILURES,
+    JSON,
+    Exchange,
+    HttpSettings,
+    first_bytes,
+    net_failure,
+    refusal,
+    see_off,
+)
 
 if TYPE_CHECKING:
-    from ..net.client import Answer, HttpClient
+    from ..net.client import HttpClient
+    from ..net.exchange import Answer
 
 __all__ = ["LegacySseTransport"]
 
@@ -34,6 +45,8 @@ class LegacySseTransport:
     """One server behind an event stream. See the module."""
 
     pid = None
+    listens = True
+    has_headers = False
 
     def __init__(self, settings: HttpSettings, client: HttpClient, receiver: Receiver) -> None:
         self._settings = settings
@@ -73,10 +86,9 @@ class LegacySseTransport:
                     redirects="same-origin" if settings.redirects else "none",
                 ) as answer:
                     if answer.status != 200 or answer.content_type != EVENT_STREAM:
-                        text = await answer.excerpt()
-                        self.problem = detail_of(answer, text)
-                        said = f": {text}" if text.strip() else ""
-                        reason = f"gave no event stream (HTTP {answer.status}{said})"
+                        failure = refusal(answer, await first_bytes(answer))
+                        self.problem = failure.http
+                        reason = f"gave no event stream: {failure.reason}"
                     else:
                         reason = await self._read(answer, opening) or reason
         except TimeoutError:
@@ -132,7 +144,11 @@ class LegacySseTransport:
         settings = self._settings
         try:
             url = await asyncio.shield(self._endpoint)
-            headers = {**(await settings.headers.get()), "Content-Type": JSON, "Accept": f"{JSON}, {EVENT_STREAM}"}
+            headers = {
+                **(await settings.headers.get()),
+                "Content-Type": JSON,
+                "Accept": f"{JSON}, {EVENT_STREAM}",
+            }
             if self._revision:
                 headers["MCP-Protocol-Version"] = self._revision
             async with self._client.send(
@@ -146,10 +162,7 @@ class LegacySseTransport:
                 redirects="same-origin" if settings.redirects else "none",
             ) as answer:
                 if not 200 <= answer.status < 300:
-                    text = await answer.excerpt()
-                    said = f"HTTP {answer.status}" + (f": {text}" if text.strip() else "")
-                    kind = "broken" if answer.status >= 500 else "turned-away"
-                    failure = Failure(kind=kind, reason=said, http=detail_of(answer, text))  # type: ignore[arg-type]
+                    failure = refusal(answer, await first_bytes(answer))
         except FAILURES as error:
             failure = net_failure(error, out.started)
         finally:
@@ -165,7 +178,7 @@ class LegacySseTransport:
         self._drop(outgoing)
         return True
 
-    def abandon(self, outgoing: Outgoing) -> bool:
+    def let_go(self, outgoing: Outgoing) -> bool:
         # Its POST is not cut off: the answer comes by the stream, and the end of a POST is no cancellation.
         assert isinstance(outgoing, Exchange)
         outgoing.abandoned = True

@@ -106,6 +106,9 @@ class StdioTransport:
         self._turn: asyncio.Future[bool] | None = None
         """What a stop waits for at this moment; done with True when it has to hurry."""
 
+    listens = True
+    has_headers = False
+
     live: ClassVar[set[StdioTransport]] = set()
     """Those that were started and not stopped, in this process (see ``live.py``)."""
 
@@ -122,6 +125,11 @@ class StdioTransport:
     def exit_code(self) -> int | None:
         """Exit code of the process, None while it runs."""
         return self._exited.result() if self._exited and self._exited.done() else None
+
+    @property
+    def unfinished(self) -> bytes:
+        """What it wrote after its last line break."""
+        return self._framer.unfinished
 
     def start(self) -> None:
         """Spawn the process and join its pipes to the running loop: one synchronous step.
@@ -189,7 +197,7 @@ class StdioTransport:
     def withdraw(self, outgoing: Outgoing) -> bool:
         return self._stdin.withdraw(outgoing) if self._stdin is not None else not outgoing.started
 
-    def abandon(self, outgoing: Outgoing) -> bool:
+    def let_go(self, outgoing: Outgoing) -> bool:
         return False
 
     def settled(self, revision: str, *, modern: bool) -> None:

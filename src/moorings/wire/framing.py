@@ -79,6 +79,11 @@ class LineFramer:
         """Bytes held of a frame that is not complete."""
         return len(self._pending) + (len(self._ends.head) + len(self._ends.tail) if self._ends else 0)
 
+    @property
+    def unfinished(self) -> bytes:
+        """What came after the last newline."""
+        return bytes(self._pending)
+
     def feed(self, data: bytes | memoryview) -> list[bytes | bytearray | Oversize]:
         """Take the next bytes; return the frames that are complete with them, in order."""
         chunk = bytes(data) if isinstance(data, memoryview) else data
