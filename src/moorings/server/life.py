@@ -18,6 +18,7 @@ from typing import Any
 import msgspec
 
 from .._tasks import TaskOwner, outlast, put_back_cancellation
+from ..config import Server as Spec
 from ..config import StdioServer
 from ..errors import (
     CallError,
@@ -82,7 +83,7 @@ class Life:
     def __init__(
         self,
         name: str,
-        spec: StdioServer,
+        spec: Spec,
         generation: int,
         settings: LifeSettings,
         owner: TaskOwner,
@@ -376,11 +377,17 @@ class Life:
 
     def _spawn(self) -> None:
         """One synchronous step: from here on the process has an owner."""
-        bounds = self.spec.bounds
-        inherit = self.spec.inherit_env
-        environment = child_environment(self.spec.env, self._settings.environment(), inherit=inherit)
+        spec = self.spec
+        if not isinstance(spec, StdioServer):
+            raise StartError(
+                "servers over HTTP can be configured, and not be reached yet",
+                server=self.name,
+                fix="disable it, or take it out for now",
+            )
+        bounds = spec.bounds
+        environment = child_environment(spec.env, self._settings.environment(), inherit=spec.inherit_env)
         try:
-            command = find_command(self.spec.command, environment, self.spec.cwd)
+            command = find_command(spec.command, environment, spec.cwd)
         except NotFound as missing:
             raise CommandNotFound(
                 missing.why,
@@ -403,9 +410,9 @@ class Life:
         )
         transport = StdioTransport(
             StdioSettings(
-                argv=(command, *self.spec.args),
+                argv=(command, *spec.args),
                 environment=environment,
-                cwd=self.spec.cwd,
+                cwd=spec.cwd,
                 stop_eof=bounds.stop_eof,
                 stop_term=bounds.stop_term,
                 stop_kill=bounds.stop_kill,
