@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from ._version import __version__
 
 if TYPE_CHECKING:
-    from .config import Bounds, StdioServer
+    from .config import Bounds, HttpServer, StdioServer
     from .config.files import load as load_config
     from .errors import (
         AmbiguousDelivery,
@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     )
 
 _HOMES = {
-    "config": ("Bounds", "StdioServer"),
+    "config": ("Bounds", "HttpServer", "StdioServer"),
     "errors": (
         "AmbiguousDelivery",
         "CallCancelled",
@@ -126,6 +126,7 @@ __all__ = [
     "Handlers",
     "Host",
     "HostClosedError",
+    "HttpServer",
     "MisuseError",
     "MooringsError",
     "NotSent",

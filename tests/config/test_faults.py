@@ -13,7 +13,7 @@ import pytest
 from moorings import AsyncHost
 from moorings.config import Bounds, ConfigProblems, Problem, StdioServer, parse
 from moorings.config.bounds import BOUNDS
-from moorings.config.entries import IGNORED_KEYS, RENAMED_KEYS
+from moorings.config.keys import IGNORED_KEYS, RENAMED_KEYS
 from moorings.errors import CallTimeout, ConfigError, MooringsError, Refused, StartError, shortened
 
 HOME = {"HOME": "/home/ada"}
@@ -84,6 +84,9 @@ FAULTS = [
     ("headers", "headers = {}", "headers", "", "'env'"),
     ("command and url", "url = 'https://example.com/mcp'", "url", "both", "one of them"),
     ("unknown type", "type = 'stdoi'", "type", "'stdoi'", "'stdio'"),
+    ("remote type", "type = 'http'", "type", "", "'url'"),
+    ("key of a remote server", "headers_command = ['x']", "headers_command", "", ""),
+    ("misspelt key of a remote server", "proxi = ''", "proxi", "", ""),
     ("type as a number", "type = 3", "type", "a number", "'stdio'"),
     ("shortcut and bound", "timeout = 3\nbounds = { call = 4 }", "timeout", "", "one of them"),
     ("call above total", "timeout = 30000", "timeout", "30000 s above 3600 s", "'bounds.total'"),
@@ -156,8 +159,14 @@ WHOLE_FILES = [
     ("bounds for all", "[bounds]\ncall = '2h'\n[servers.a]\ncommand='x'", "bounds.call", 2, "'bounds.total'"),
     ("unknown bound for all", "[bounds]\ncal = '2h'\n[servers]", "bounds.cal", 2, "wanted 'call'"),
     ("no servers", "[bounds]\ncall = 3", "", None, "no 'servers'"),
-    ("remote by url", "[servers.a]\nurl = 'https://example.com'", "servers.a.url", 2, "later release"),
-    ("remote by type", "[servers.a]\ntype = 'sse'", "servers.a.type", 2, "later release"),
+    (
+        "neither command nor url",
+        "[servers.a]\nlazy = true",
+        "servers.a",
+        1,
+        "(or 'url', for a server over HTTP)",
+    ),
+    ("remote by type", "[servers.a]\ntype = 'sse'", "servers.a", 1, "'url' is missing"),
     ("stdio with url", "[servers.a]\ntype = 'stdio'\nurl = 'x'", "servers.a.url", 3, "remote address"),
     ("not TOML", "[servers\n", "", 1, "not valid TOML"),
     ("half written TOML", "[servers.a]\ncommand = 'x'\nargs = [\n", "", None, "not valid TOML"),

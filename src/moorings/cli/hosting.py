@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from moorings import ConfigError, UnknownServer, UnknownTool
-from moorings.config import Config, StdioServer, config_file, load
+from moorings.config import Config, Server, config_file, load
 
 from .options import Options
 
@@ -44,7 +44,7 @@ def read_config(options: Options) -> Config:
     return load(default)
 
 
-def chosen_servers(config: Config, names: Sequence[str]) -> dict[str, StdioServer]:
+def chosen_servers(config: Config, names: Sequence[str]) -> dict[str, Server]:
     """The servers that were named, in that order; all that are enabled if none were.
 
     Raises:
@@ -77,7 +77,7 @@ def chosen_servers(config: Config, names: Sequence[str]) -> dict[str, StdioServe
 
 
 @contextmanager
-def open_host(options: Options, config: Config, servers: Mapping[str, StdioServer]) -> Iterator[Host]:
+def open_host(options: Options, config: Config, servers: Mapping[str, Server]) -> Iterator[Host]:
     """A running host over these servers; closed, servers and all, when the block is left."""
     import moorings
 
@@ -97,14 +97,14 @@ def open_host(options: Options, config: Config, servers: Mapping[str, StdioServe
                 )
 
 
-def to_be_looked_at(servers: Mapping[str, StdioServer]) -> dict[str, StdioServer]:
+def to_be_looked_at(servers: Mapping[str, Server]) -> dict[str, Server]:
     """The same servers, all started with the host, and none whose failure hides how the others are."""
     import msgspec
 
     return {name: msgspec.structs.replace(each, lazy=False, required=False) for name, each in servers.items()}
 
 
-def start_bound(config: Config, servers: Mapping[str, StdioServer]) -> float:
+def start_bound(config: Config, servers: Mapping[str, Server]) -> float:
     """Seconds in which every server has had its chance: the longest start limit, once for each batch, and the ends
     of processes that failed."""
     batches = -(-len(servers) // config.host.max_starting)

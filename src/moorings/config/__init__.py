@@ -5,24 +5,35 @@ files and the environment; it starts nothing.
 """
 
 from .files import Config, Format, HostSettings, load, parse
+from .headers import checked_headers, read_headers_output
+from .http_spec import Headers, HttpServer, Server, Transport
 from .places import config_file, state_dir
 from .problems import ConfigProblems, Problem
-from .spec import Bounds, Protocol, StdioServer
+from .spec import Bounds, Protocol, ServerSpec, StdioServer
 from .units import duration, size
+from .urls import shown_url
 
 __all__ = [
     "Bounds",
     "Config",
     "ConfigProblems",
     "Format",
+    "Headers",
     "HostSettings",
+    "HttpServer",
     "Problem",
     "Protocol",
+    "Server",
+    "ServerSpec",
     "StdioServer",
+    "Transport",
+    "checked_headers",
     "config_file",
     "duration",
     "load",
     "parse",
+    "read_headers_output",
+    "shown_url",
     "size",
     "state_dir",
 ]

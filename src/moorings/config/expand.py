@@ -4,7 +4,7 @@ One rule for every program that reads the file. No shell, no splitting into word
 is not expanded again. A reference that is not set is an error and never travels.
 
 - ``${VAR}`` and ``${env:VAR}``: the value of the variable; an error if it is not set. An empty value counts
-  as set.
+  as set, except where the caller says that a value is needed.
 - ``${VAR:-default}``: the default if the variable is not set or empty. It runs to the first ``}``, is taken
   as it stands and holds no reference of its own.
 - ``$${`` is a ``${`` that is meant as it stands. Every other ``$``, ``$$`` and ``$VAR`` is kept.
@@ -43,8 +43,13 @@ class Fault(NamedTuple):
     fix: str
 
 
-def expand(text: str, environ: Mapping[str, str], *, tilde: bool = False) -> tuple[str, tuple[Fault, ...]]:
-    """``text`` with its references replaced, and the faults: with any fault, the text is not to be used."""
+def expand(
+    text: str, environ: Mapping[str, str], *, tilde: bool = False, empty: bool = True
+) -> tuple[str, tuple[Fault, ...]]:
+    """``text`` with its references replaced, and the faults: with any fault, the text is not to be used.
+
+    ``empty``: whether ``${VAR}`` may be set to nothing. Where a secret is wanted it may not, as nothing would be sent.
+    """
     faults: list[Fault] = []
     prefix = ""
     if tilde and text.startswith("~/"):
@@ -85,6 +90,14 @@ def expand(text: str, environ: Mapping[str, str], *, tilde: bool = False) -> tup
                     )
                 )
                 return ""
+            if not value and not empty:
+                faults.append(
+                    Fault(
+                        name,
+                        f"the variable {name} is set to nothing, and a value is needed here",
+                        f"set {name}, or give a default: ${{{name}:-...}}",
+                    )
+                )
             return value
         if "${" in match["default"]:
             faults.append(

@@ -25,9 +25,10 @@ from ..errors import ConfigError
 from .bounds import check_order, read_bounds, read_count
 from .entries import read_server
 from .expand import expand
+from .http_spec import Server
 from .json_text import Document, read_json
 from .problems import Problems, kind_of, shown
-from .spec import Bounds, StdioServer
+from .spec import Bounds
 from .toml_text import read_toml
 from .units import DURATION_FORM, duration
 
@@ -73,7 +74,7 @@ class HostSettings(msgspec.Struct, frozen=True, kw_only=True):
 class Config(msgspec.Struct, frozen=True, kw_only=True):
     """What one file says."""
 
-    servers: dict[str, StdioServer]
+    servers: dict[str, Server]
     """By name, in the order of the file. Disabled ones are in it, with ``enabled`` false."""
     host: HostSettings = HostSettings()
     file: str = ""
@@ -188,7 +189,7 @@ def _config(
     check_order(bounds, ("bounds",), problems)
     host = _host(top.get("host", {}), file, environ, problems, bounds)
     present = [key for key in server_keys if key in top]
-    servers: dict[str, StdioServer] = {}
+    servers: dict[str, Server] = {}
     if not present and len(problems) == 0:
         problems.add(
             (), f"there is no {server_keys[0]!r} in it", wanted=f"{server_keys[0]!r}, a table of servers"
@@ -202,7 +203,7 @@ def _config(
                 (key,),
                 "servers are a table by name",
                 found=kind_of(table),
-                wanted='{"name": {"command": "..."}}',
+                wanted='{"name": {"command": "..."}} or {"name": {"url": "..."}}',
             )
             continue
         for name, entry in table.items():

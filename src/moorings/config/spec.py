@@ -1,7 +1,8 @@
-"""What a server is, as the user says it: the server specification and its bounds.
+"""What a server is, as the user says it: what every specification has, that of a program, and the bounds.
 
 Plain frozen values: no I/O, no defaults hidden elsewhere. Every wait and every size of one server has its name here,
-with its unit and its default (law 3). Files become these values in ``config/files.py``.
+with its unit and its default (law 3). A server that is an address stands in ``config/http_spec.py``. Files become these
+values in ``config/files.py``.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import msgspec
 from .._checks import LONGEST
 from ..errors import MisuseError
 
-__all__ = ["Bounds", "Protocol", "StdioServer"]
+__all__ = ["Bounds", "Protocol", "ServerSpec", "StdioServer", "text", "words"]
 
 Protocol = Literal["auto", "handshake", "2026-07-28"]
 """Which era to speak: ``auto`` finds out and remembers; the others skip the probe."""
@@ -28,13 +29,19 @@ class Bounds(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     settings."""
 
     connect: float = 60.0
-    """Spawn, negotiation and the first lists together."""
+    """Spawn or first connection, negotiation and the first lists together."""
+    dial: float = 15.0
+    """One connection to a server over HTTP: DNS, TCP, the proxy and TLS together."""
     probe: float = 3.0
     """The ``server/discover`` probe, after which the server is taken for one of the handshake era."""
     call: float = 300.0
     """One call without a sign of progress."""
     total: float = 3600.0
     """One call in all: no progress stretches it."""
+    first_byte: float = 300.0
+    """From the last byte of an HTTP request to the first of its answer; the limits of the call hold too."""
+    idle: float = 300.0
+    """Silence in a stream of a server over HTTP; its comments count as life."""
     question: float = 600.0
     """One question of the server to a person or a model; the clock of the call stands still meanwhile."""
     stop_eof: float = 2.0
@@ -43,6 +50,12 @@ class Bounds(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """From TERM until KILL goes to the group."""
     stop_kill: float = 2.0
     """From KILL until the process is given up and reported."""
+    http_close: float = 2.0
+    """The DELETE that ends a session over HTTP."""
+    headers_command: float = 10.0
+    """One run of the command that gives headers."""
+    max_connections: int = 128
+    """Connections to one origin (scheme, host and port) at a time; further requests wait for one of them."""
     max_message: int = 16 * 1024 * 1024
     """One message from the server; a larger one costs that message only."""
     max_outbox: int = 64 * 1024 * 1024
@@ -80,7 +93,60 @@ class Bounds(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
                 msgspec.structs.force_setattr(self, name, LONGEST)
 
 
-class StdioServer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class ServerSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What the specification of any server has; made as a ``StdioServer`` or an ``HttpServer``."""
+
+    protocol: Protocol = "auto"
+    """The era to speak: ``auto`` finds out and remembers, ``handshake`` never probes, ``2026-07-28`` is the modern era
+    alone."""
+    required: bool = False
+    """If True, ``wait_ready`` and the entry of a run fail when this server is not ready."""
+    lazy: bool = False
+    """If True, the server is started by its first use and not with the host."""
+    enabled: bool = True
+    """If False, it is not started until ``enable``."""
+    include: tuple[str, ...] | None = None
+    """Globs on raw tool names; None means all, an empty list none. Case-sensitive."""
+    exclude: tuple[str, ...] = ()
+    """Globs on raw tool names, taken away after ``include``."""
+    bounds: Bounds = Bounds()
+    """Its limits, in place of those of the host."""
+    unresolved: tuple[str, ...] = ()
+    """Variables that a disabled entry of a file refers to and that were not set: it cannot be enabled so, and what
+    refers to them stands here as it was written."""
+
+    def __post_init__(self) -> None:
+        """Lists are taken as tuples; what cannot be meant is refused at once.
+
+        Raises:
+            MisuseError: a field of the wrong kind; values are not shown, as they may be secrets.
+        """
+        set_ = msgspec.structs.force_setattr
+        if self.include is not None:
+            set_(self, "include", words("include", self.include))
+        set_(self, "exclude", words("exclude", self.exclude))
+        if self.protocol not in get_args(Protocol):
+            raise MisuseError(f"protocol is one of {', '.join(get_args(Protocol))}, not {self.protocol!r}")
+        if not isinstance(self.bounds, Bounds):
+            raise MisuseError(f"bounds is a Bounds, not {type(self.bounds).__name__}")
+
+    def __rich_repr__(self) -> list[tuple[str, Any]]:
+        """The fields, those of its own kind first, without the values that are secrets."""
+        shared = ServerSpec.__struct_fields__
+        names = [name for name in self.__struct_fields__ if name not in shared]
+        return [(name, self._shown(name, getattr(self, name))) for name in (*names, *shared)]
+
+    def __repr__(self) -> str:
+        return (
+            f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in self.__rich_repr__())})"
+        )
+
+    def _shown(self, name: str, value: Any) -> Any:
+        """A value as people may see it."""
+        return value
+
+
+class StdioServer(ServerSpec, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A server that is a program, spoken to over its stdin and stdout."""
 
     command: str
@@ -93,19 +159,6 @@ class StdioServer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """True: the host's whole environment; or the names of further variables to pass on."""
     cwd: str | None = None
     """Working directory; the host's own if None."""
-    protocol: Protocol = "auto"
-    required: bool = False
-    """If True, ``wait_ready`` and the entry of a run fail when this server is not ready."""
-    lazy: bool = False
-    """If True, the server is started by its first use and not with the host."""
-    enabled: bool = True
-    include: tuple[str, ...] | None = None
-    """Globs on raw tool names; None means all, an empty list none. Case-sensitive."""
-    exclude: tuple[str, ...] = ()
-    """Globs on raw tool names, taken away after ``include``."""
-    bounds: Bounds = Bounds()
-    unresolved: tuple[str, ...] = ()
-    """Variables that a disabled entry of a file refers to and that were not set: it cannot be enabled so."""
 
     def __post_init__(self) -> None:
         """Paths are taken as text, lists as tuples; what cannot be meant is refused at once.
@@ -113,31 +166,21 @@ class StdioServer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         Raises:
             MisuseError: a field of the wrong kind; values are not shown, as they may be secrets.
         """
+        super().__post_init__()
         set_ = msgspec.structs.force_setattr
-        set_(self, "command", _text("command", self.command))
+        set_(self, "command", text("command", self.command))
         if not self.command:
             raise MisuseError("command is empty")
-        set_(self, "args", _words("args", self.args))
+        set_(self, "args", words("args", self.args))
         if self.cwd is not None:
-            set_(self, "cwd", _text("cwd", self.cwd))
+            set_(self, "cwd", text("cwd", self.cwd))
         _check_env(self.env)
         if not isinstance(self.inherit_env, bool):
-            set_(self, "inherit_env", _words("inherit_env", self.inherit_env))
-        if self.include is not None:
-            set_(self, "include", _words("include", self.include))
-        set_(self, "exclude", _words("exclude", self.exclude))
-        if self.protocol not in get_args(Protocol):
-            raise MisuseError(f"protocol is one of {', '.join(get_args(Protocol))}, not {self.protocol!r}")
-        if not isinstance(self.bounds, Bounds):
-            raise MisuseError(f"bounds is a Bounds, not {type(self.bounds).__name__}")
+            set_(self, "inherit_env", words("inherit_env", self.inherit_env))
 
-    def __rich_repr__(self) -> list[tuple[str, Any]]:
-        """The fields; of the environment the names only, as its values are secrets."""
-        fields = [(name, getattr(self, name)) for name in self.__struct_fields__]
-        return [(name, dict.fromkeys(value, "…") if name == "env" else value) for name, value in fields]
-
-    def __repr__(self) -> str:
-        return f"StdioServer({', '.join(f'{name}={value!r}' for name, value in self.__rich_repr__())})"
+    def _shown(self, name: str, value: Any) -> Any:
+        """Of the environment the names only, as its values are secrets."""
+        return dict.fromkeys(value, "…") if name == "env" else value
 
     def fingerprint(self) -> str:
         """What makes two specifications the same program: the key under which its era is remembered.
@@ -161,7 +204,12 @@ def _check_env(env: Any) -> None:
             raise MisuseError(f"env[{name!r}] is text, not {type(value).__name__}")
 
 
-def _text(field: str, value: object) -> str:
+def text(field: str, value: object) -> str:
+    """A text, or a path as text.
+
+    Raises:
+        MisuseError: it is neither, or holds a NUL.
+    """
     if isinstance(value, os.PathLike):
         value = os.fspath(value)
     if not isinstance(value, str):
@@ -171,10 +219,15 @@ def _text(field: str, value: object) -> str:
     return value
 
 
-def _words(field: str, values: Any) -> tuple[str, ...]:
+def words(field: str, values: Any) -> tuple[str, ...]:
+    """A list of words as a tuple.
+
+    Raises:
+        MisuseError: it is one text, or no list of texts.
+    """
     if isinstance(values, str | bytes) or not isinstance(values, Sequence | Set):
         raise MisuseError(
             f"{field} is a list of words, not {type(values).__name__}",
             fix=f'write {field}=("one", "two"), one element for each word',
         )
-    return tuple(_text(f"{field}[{at}]", value) for at, value in enumerate(values))
+    return tuple(text(f"{field}[{at}]", value) for at, value in enumerate(values))

@@ -14,7 +14,8 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from .._checks import seconds
-from ..config import Bounds, StdioServer
+from ..config import Bounds
+from ..config import Server as Spec
 from ..errors import HostClosedError
 from ..observe import OnEvent
 from ..server.server import ServerStatus
@@ -45,7 +46,7 @@ class Host:
 
     def __init__(
         self,
-        servers: Mapping[str, StdioServer] | None = None,
+        servers: Mapping[str, Spec] | None = None,
         *,
         handlers: Handlers | None = None,
         bounds: Bounds | None = None,
@@ -377,7 +378,7 @@ class Host:
 
     # Changing them at run time
 
-    def add(self, name: str, spec: StdioServer) -> BlockingHandle:
+    def add(self, name: str, spec: Spec) -> BlockingHandle:
         """See ``AsyncHost.add``."""
         self.on_loop(lambda host: host.add(name, spec), "add")
         return BlockingHandle(self, name)

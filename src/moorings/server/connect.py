@@ -6,35 +6,59 @@ kind of server only (how its program is found, what its death on the probe means
 
 from __future__ import annotations
 
+import contextvars
 from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Protocol
 
-from ..config import StdioServer
+from ..config import HttpServer, Server, StdioServer
 from ..errors import CommandNotFound, StartError
+from ..store import EraRecord
 from ..transport.base import Receiver, Transport
 from ..transport.environment import NotFound, child_environment, find_command
 from ..transport.stdio import StdioSettings, StdioTransport
+from ..wire.http_rules import may_be_legacy_sse
 
-__all__ = ["connect", "may_die_of_probe", "start"]
+if TYPE_CHECKING:
+    from ..net.client import Net
+
+__all__ = ["Around", "connect", "kind_of_http", "may_be_legacy", "may_die_of_probe", "start"]
+
+
+class Around(Protocol):
+    """What a connection needs from around it (``LifeSettings``)."""
+
+    @property
+    def environment(self) -> Callable[[], Mapping[str, str]]:
+        """The host's, at this moment."""
+
+    @property
+    def log_path(self) -> Callable[[str], str | None]:
+        """Where the log of a server stands, by its name; None for no log."""
+
+    @property
+    def net(self) -> Callable[[], Net]:
+        """The host's HTTP client factory."""
+
+    @property
+    def context(self) -> contextvars.Context:
+        """What tasks of a transport run in."""
 
 
 def connect(
-    name: str,
-    spec: StdioServer,
-    receiver: Receiver,
-    *,
-    environment: Callable[[], Mapping[str, str]],
-    log_path: Callable[[str], str | None],
+    name: str, spec: Server, receiver: Receiver, around: Around, *, known: EraRecord | None, legacy: bool = False
 ) -> Transport:
     """The transport to a server, not started yet: nothing of it has to be ended before ``start``.
 
     Args:
-        environment: the host's, at this moment.
-        log_path: where the log of a server stands, by its name; None for no log.
+        known: what is remembered of the server.
+        legacy: Streamable HTTP was tried, and is not what it speaks.
 
     Raises:
         CommandNotFound: there is no such program.
     """
-    return _stdio(name, spec, receiver, environment=environment, log_path=log_path)
+    if isinstance(spec, HttpServer):
+        return _http(spec, receiver, around, known, legacy)
+    return _stdio(name, spec, receiver, around)
 
 
 def start(name: str, transport: Transport) -> None:
@@ -54,21 +78,31 @@ def start(name: str, transport: Transport) -> None:
         ) from None
 
 
-def may_die_of_probe(spec: StdioServer) -> bool:
+def may_die_of_probe(spec: Server) -> bool:
     """Whether such a server may end because it does not know ``server/discover``, so that a start without the probe
     is tried (F9.1, F9.5)."""
     return isinstance(spec, StdioServer)
 
 
-def _stdio(
-    name: str,
-    spec: StdioServer,
-    receiver: Receiver,
-    *,
-    environment: Callable[[], Mapping[str, str]],
-    log_path: Callable[[str], str | None],
-) -> Transport:
-    child = child_environment(spec.env, environment(), inherit=spec.inherit_env)
+def may_be_legacy(spec: Server, error: StartError) -> bool:
+    """Whether a failed start over Streamable HTTP may mean that the server speaks HTTP+SSE of 2024-11-05."""
+    return (
+        isinstance(spec, HttpServer)
+        and spec.transport == "auto"
+        and error.http is not None
+        and may_be_legacy_sse(error.http.status, error.http.excerpt.encode())
+    )
+
+
+def kind_of_http(transport: Transport | None) -> str:
+    """``http`` or ``sse``; empty for what has no choice of transports."""
+    if transport is None or isinstance(transport, StdioTransport):
+        return ""
+    return "http" if transport.has_headers else "sse"
+
+
+def _stdio(name: str, spec: StdioServer, receiver: Receiver, around: Around) -> Transport:
+    child = child_environment(spec.env, around.environment(), inherit=spec.inherit_env)
     try:
         command = find_command(spec.command, child, spec.cwd)
     except NotFound as missing:
@@ -88,7 +122,59 @@ def _stdio(
         max_message=bounds.max_message,
         max_outbox=bounds.max_outbox,
         stderr_tail=bounds.stderr_tail,
-        log_path=log_path(name),
+        log_path=around.log_path(name),
         log_file=bounds.log_file,
     )
     return StdioTransport(settings, receiver)
+
+
+def _http(
+    spec: HttpServer, receiver: Receiver, around: Around, known: EraRecord | None, legacy: bool
+) -> Transport:
+    # Imported where a server needs them.
+    from ..net.settings import NetSettings
+    from ..transport import headers_command
+    from ..transport.http import HttpTransport
+    from ..transport.http_headers import HeaderSource
+    from ..transport.http_parts import HttpSettings
+    from ..transport.legacy_sse import LegacySseTransport
+
+    bounds = spec.bounds
+    more = {} if spec.user_agent is None else {"user_agent": spec.user_agent}
+    client = around.net().client(
+        NetSettings(
+            ca_file=spec.ca_file,
+            client_cert=spec.client_cert,
+            client_key=spec.client_key,
+            client_key_password=spec.client_key_password,
+            verify=spec.verify,
+            proxy=spec.proxy,
+            no_proxy=spec.no_proxy,
+            unix_socket=spec.unix_socket,
+            dial=bounds.dial,
+            max_connections=bounds.max_connections,
+            cookies=spec.cookies,
+            **more,
+        )
+    )
+    command = spec.headers_command
+    settings = HttpSettings(
+        url=spec.url,
+        headers=HeaderSource(
+            spec.headers,
+            (lambda: headers_command.run(command, around.environment())) if command else None,
+            limit=bounds.headers_command,
+        ),
+        max_message=bounds.max_message,
+        max_outbox=bounds.max_outbox,
+        first_byte=bounds.first_byte,
+        idle=bounds.idle,
+        close=bounds.http_close,
+        connect=bounds.connect,
+        redirects=spec.redirects,
+        context=around.context,
+    )
+    remembered = spec.transport == "auto" and known is not None and known.transport == "sse"
+    if legacy or remembered or spec.transport == "sse":
+        return LegacySseTransport(settings, client, receiver)
+    return HttpTransport(settings, client, receiver)

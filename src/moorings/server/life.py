@@ -18,6 +18,7 @@ from typing import Any
 import msgspec
 
 from .._tasks import TaskOwner, outlast, put_back_cancellation
+from ..config import Server as Spec
 from ..config import StdioServer
 from ..errors import (
     CallError,
@@ -80,7 +81,7 @@ class Life:
     def __init__(
         self,
         name: str,
-        spec: StdioServer,
+        spec: Spec,
         generation: int,
         settings: LifeSettings,
         owner: TaskOwner,
@@ -388,6 +389,8 @@ class Life:
                 list_changed=self._note_list_changed,
                 acknowledged=self._on_acknowledged,
                 noise=self._on_noise,
+                session_lost=self._on_session_lost,
+                may_have_missed=self._on_may_have_missed,
             ),
             notifications=bounds.notifications,
             questions=bounds.questions,
@@ -397,8 +400,8 @@ class Life:
             self.name,
             self.spec,
             session,
-            environment=self._settings.environment,
-            log_path=self._settings.log_path,
+            self._settings,
+            known=self._remembered,
         )
         self.session, self._transport = session, transport
         self._gone = self._loop.create_future()
