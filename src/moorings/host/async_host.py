@@ -38,6 +38,7 @@ from ..errors import (
     UnknownServer,
     WrongLoopError,
 )
+from ..net.shared import SharedNet
 from ..observe import OnEvent
 from ..server.life import LifeSettings
 from ..server.server import BegunCall, Server, ServerStatus
@@ -153,12 +154,14 @@ class AsyncHost:
         self._loop = self._open = loop
         places = Places.at(self._state_dir)
         slots = asyncio.Semaphore(self._max_starting)
+        environment = _HostEnvironment(loop).read
         self._settings = LifeSettings(
             handlers=self._handlers,
             client={"name": "moorings", "version": __version__},
             eras=places.eras,
-            environment=_HostEnvironment(loop).read,
+            environment=environment,
             log_path=places.log_path,
+            net=SharedNet(environment),
             start_slot=lambda: slots,
             context=contextvars.copy_context(),
         )

@@ -19,6 +19,9 @@ PROXY_SCHEMES = ("http", "https", "socks5", "socks5h")
 """``socks5`` looks the server's name up here, ``socks5h`` at the proxy."""
 
 
+USER_AGENT = f"moorings/{__version__}"
+
+
 class NetSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Settings of the connections to one server; times in seconds."""
 
@@ -45,7 +48,7 @@ class NetSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """An idle connection is kept so long: below the 5 s after which uvicorn and Node close theirs. 0: never."""
     cookies: bool = False
     """True: cookies are kept, by this client alone, until it is gone."""
-    user_agent: str = f"moorings/{__version__}"
+    user_agent: str = USER_AGENT
 
     def __post_init__(self) -> None:
         """

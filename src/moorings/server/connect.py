@@ -19,7 +19,7 @@ from ..transport.stdio import StdioSettings, StdioTransport
 from ..wire.http_rules import may_be_legacy_sse
 
 if TYPE_CHECKING:
-    from ..net.client import Net
+    from ..net.shared import SharedNet
 
 __all__ = ["Around", "connect", "kind_of_http", "may_be_legacy", "may_die_of_probe", "start"]
 
@@ -36,8 +36,8 @@ class Around(Protocol):
         """Where the log of a server stands, by its name; None for no log."""
 
     @property
-    def net(self) -> Callable[[], Net]:
-        """The host's HTTP client factory."""
+    def net(self) -> SharedNet:
+        """What all servers of the host send HTTP with."""
 
     @property
     def context(self) -> contextvars.Context:
@@ -45,7 +45,13 @@ class Around(Protocol):
 
 
 def connect(
-    name: str, spec: Server, receiver: Receiver, around: Around, *, known: EraRecord | None, legacy: bool = False
+    name: str,
+    spec: Server,
+    receiver: Receiver,
+    around: Around,
+    *,
+    known: EraRecord | None,
+    legacy: bool = False,
 ) -> Transport:
     """The transport to a server, not started yet: nothing of it has to be ended before ``start``.
 
@@ -132,7 +138,7 @@ def _http(
     spec: HttpServer, receiver: Receiver, around: Around, known: EraRecord | None, legacy: bool
 ) -> Transport:
     # Imported where a server needs them.
-    from ..net.settings import NetSettings
+    from ..net.settings import USER_AGENT, NetSettings
     from ..transport import headers_command
     from ..transport.http import HttpTransport
     from ..transport.http_headers import HeaderSource
@@ -140,8 +146,8 @@ def _http(
     from ..transport.legacy_sse import LegacySseTransport
 
     bounds = spec.bounds
-    more = {} if spec.user_agent is None else {"user_agent": spec.user_agent}
-    client = around.net().client(
+    net = around.net.join()
+    client = net.client(
         NetSettings(
             ca_file=spec.ca_file,
             client_cert=spec.client_cert,
@@ -154,7 +160,7 @@ def _http(
             dial=bounds.dial,
             max_connections=bounds.max_connections,
             cookies=spec.cookies,
-            **more,
+            user_agent=spec.user_agent or USER_AGENT,
         )
     )
     command = spec.headers_command
@@ -173,6 +179,7 @@ def _http(
         connect=bounds.connect,
         redirects=spec.redirects,
         context=around.context,
+        leave=around.net.leave,
     )
     remembered = spec.transport == "auto" and known is not None and known.transport == "sse"
     if legacy or remembered or spec.transport == "sse":

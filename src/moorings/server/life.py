@@ -13,13 +13,12 @@ import contextvars
 import logging
 import time
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from .._tasks import TaskOwner, outlast, put_back_cancellation
 from ..config import Server as Spec
-from ..config import StdioServer
 from ..errors import (
     CallError,
     CallTimeout,
@@ -41,6 +40,9 @@ from ..transport.base import Closed, StopRecord, Transport
 from ..wire.eras import Era, listen_filter
 from ..wire.types import SubscriptionFilter
 from . import connect
+
+if TYPE_CHECKING:
+    from ..net.shared import SharedNet
 
 __all__ = ["Life", "LifeSettings"]
 
@@ -67,6 +69,8 @@ class LifeSettings(msgspec.Struct, frozen=True):
     """The host's environment at the moment of a spawn."""
     log_path: Callable[[str], str | None]
     """Where the log of a server stands."""
+    net: SharedNet
+    """What all servers of the host send HTTP with."""
     start_slot: Callable[[], asyncio.Semaphore]
     """Bounds how many servers start at once."""
     context: contextvars.Context
@@ -89,6 +93,7 @@ class Life:
         on_ready: Callable[[Life], None],
         on_down: Callable[[Life, MooringsError | None], None],
         on_list_changed: Callable[[str], None],
+        on_renewed: Callable[[Life], None],
     ) -> None:
         self.name = name
         self.spec = spec
@@ -113,6 +118,7 @@ class Life:
         self._on_ready = on_ready
         self._on_down = on_down
         self._on_list_changed = on_list_changed
+        self._on_renewed = on_renewed
         loop = asyncio.get_running_loop()
         self._loop = loop
         self._end: asyncio.Future[str] = loop.create_future()
@@ -281,7 +287,9 @@ class Life:
         except CallError as error:
             if self._died is not None:
                 raise self._death() from None
-            raise StartError(error.message, server=self.name, stderr_tail=self._tail()) from None
+            failed = StartError(error.message, server=self.name, stderr_tail=self._tail())
+            failed.http = error.http
+            raise failed from None
         except StartError as error:
             error.stderr_tail = error.stderr_tail or self._tail()
             raise
@@ -315,9 +323,23 @@ class Life:
         before = self._loop.time()
         try:
             self.negotiated = await self._talk(start, strict, deadline)
+        except StartError as error:
+            if not connect.may_be_legacy(self.spec, error):
+                raise
+            # No Streamable HTTP: what was before it (MCP basic/transports, backward compatibility).
+            await self._talk_as(legacy=True, deadline=deadline)
+            self._remember(died_on_probe=False)
         except CallError:
             await self._death_follows()
             # It went while it was probed: once more, without the probe (F9.1, F9.5).
+            if self._died is not None and connect.kind_of_http(self._transport) == "sse" and not strict:
+                # No event stream where one was remembered: find out anew (F9.6).
+                self._remembered = None
+                await self._respawn()
+                self.negotiated = await self._talk("probe", False, deadline)
+                self._remember(died_on_probe=False)
+                self.steps["negotiate"] = self._loop.time() - before
+                return
             if (
                 self._died is None
                 or strict
@@ -325,17 +347,21 @@ class Life:
                 or not connect.may_die_of_probe(self.spec)
             ):
                 raise
-            await self._respawn()
-            try:
-                self.negotiated = await self._talk("handshake", True, deadline)
-            except CallError:
-                await self._death_follows()
-                raise
+            await self._talk_as(legacy=False, deadline=deadline)
             self.steps["probe"] = self._loop.time() - before
             self._remember(died_on_probe=True)
         else:
             self._remember(died_on_probe=False)
         self.steps["negotiate"] = self._loop.time() - before
+
+    async def _talk_as(self, *, legacy: bool, deadline: float) -> None:
+        """Another connection, and the handshake on it."""
+        await self._respawn(legacy=legacy)
+        try:
+            self.negotiated = await self._talk("handshake", True, deadline)
+        except CallError:
+            await self._death_follows()
+            raise
 
     def _how_to_start(self) -> tuple[Start, bool]:
         if self.spec.protocol == "handshake":
@@ -358,6 +384,7 @@ class Life:
             era="modern" if modern else "handshake",
             revision=settled.revision,
             died_on_probe=died_on_probe and not modern,
+            transport=connect.kind_of_http(self._transport),  # type: ignore[arg-type]  # one of the three
         )
         # What died on the probe once is not asked to prove it again.
         if not record.same_as(self._remembered) and not record.same_as(
@@ -377,7 +404,7 @@ class Life:
             deadline=deadline,
         )
 
-    def _spawn(self) -> None:
+    def _spawn(self, *, legacy: bool = False) -> None:
         """One synchronous step: from here on the process, or the connection, has an owner."""
         bounds = self.spec.bounds
         session = Session(
@@ -402,6 +429,7 @@ class Life:
             session,
             self._settings,
             known=self._remembered,
+            legacy=legacy,
         )
         self.session, self._transport = session, transport
         self._gone = self._loop.create_future()
@@ -411,15 +439,15 @@ class Life:
         session.attach(transport)
         self.steps["spawn"] = time.perf_counter() - before
 
-    async def _respawn(self) -> None:
-        """Take the dead process down whole, then start another."""
+    async def _respawn(self, *, legacy: bool = False) -> None:
+        """Take the dead process, or the connection, down whole, then start another."""
         self._died = None
         await self._drop_connection()
         # A limit that passed meanwhile strikes here, an end that was asked for counts: nothing more is spawned then.
         await asyncio.sleep(0)
         if self._end.done():
             raise asyncio.CancelledError
-        self._spawn()
+        self._spawn(legacy=legacy)
 
     async def _death_follows(self) -> None:
         """Where a frame found the way out closed, wait for the death: it is a moment behind, and names its code."""
@@ -472,7 +500,7 @@ class Life:
         """Whether the server tells of changes of a list, so that the last one may be kept."""
         if not self.modern:
             # A server of the handshake era that tells of no changes has none to tell.
-            return True
+            return self._hears_of(kind)
         listener, _ = self._listeners.get("lists", (None, None))
         granted = listener.granted if listener is not None else None
         if granted is None:
@@ -480,6 +508,16 @@ class Life:
         if kind == "tools":
             return granted.tools_list_changed
         return granted.prompts_list_changed if kind == "prompts" else granted.resources_list_changed
+
+    def _hears_of(self, kind: str) -> bool:
+        if self.session is None or self.session.listens:
+            return True
+        # Over HTTP without a stream of its own, what it would tell is lost.
+        has = self.negotiated.capabilities if self.negotiated is not None else None
+        declared = has and (
+            has.tools if kind == "tools" else has.prompts if kind == "prompts" else has.resources
+        )
+        return not (declared and declared.list_changed)
 
     def watch_resources(self, uris: set[str]) -> None:
         """Tell a modern server which resources to tell of: one stream for all of them, opened anew on a change."""
@@ -558,6 +596,43 @@ class Life:
         if kind == "tools":
             self.changed_since_listed = True
         self._on_list_changed(kind)
+
+    # Another MCP session on the same connection
+
+    def _on_session_lost(self) -> None:
+        """The server forgot the session (HTTP, handshake era): one more is made for all that wait meanwhile."""
+        if self.negotiated is None or self.ending or self.renewal is not None:
+            return
+        self.serving = None
+        self.renewal = self.parts.start(self._renew_session(), name="another session")
+
+    renewal: asyncio.Task[None] | None = None
+    """Makes another MCP session; calls wait for its end."""
+
+    async def _renew_session(self) -> None:
+        assert self.session is not None
+        _log.info("server %s: it does not know the session any more; another one is made", self.name)
+        limit = self.spec.bounds.connect
+        began = self._loop.time()
+        try:
+            self.session.unsettle()
+            async with asyncio.timeout(limit):
+                self.negotiated = await self._talk("handshake", False, began + limit)
+        except (CallError, StartError, TimeoutError) as error:
+            why = error.message if isinstance(error, MooringsError) else f"no answer within {limit:g} s"
+            if not self._end.done():
+                self._died = Closed(f"forgot its session, and did not take another: {why}")
+                self._end.set_result(self._died.reason)
+            return
+        finally:
+            self.renewal = None
+        if not self._end.done():
+            self.serving = self.session
+            self._on_renewed(self)
+
+    def _on_may_have_missed(self) -> None:
+        for kind in ("tools", "prompts", "resources"):
+            self._note_list_changed(kind)
 
     # What the session says
 

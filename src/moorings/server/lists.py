@@ -168,6 +168,13 @@ class Lists:
             self._tell_failure(kind, error)
             return state.listed
 
+    async def refetched(self, kind: str, clock: CallClock) -> None:
+        """Fetch a list anew, whatever is known; a failure leaves the last good one."""
+        try:
+            await self._fetched(kind, clock)
+        except CallError as error:
+            self._tell_failure(kind, error)
+
     async def _fetched(self, kind: str, clock: CallClock | None = None) -> Listed:
         """One fetch for all who ask meanwhile; who gives up leaves it whole."""
         state = self._states[kind]

@@ -30,6 +30,7 @@ from ..errors import (
     HostClosedError,
     MooringsError,
     NotSent,
+    Refused,
     StartError,
     last_words,
 )
@@ -40,6 +41,7 @@ from ..session.methods import Listed, Methods
 from ..session.pending import OnProgress, Pending, Waiter
 from ..session.session import Counters
 from ..transport.base import StopRecord
+from ..wire.eras import HEADER_MISMATCH
 from ..wire.types import CallToolResult, Implementation, ServerCapabilities, ToolAnnotations
 from .life import UNBOUNDED, Life, LifeSettings
 from .lists import Lists
@@ -242,6 +244,7 @@ class Server:
             on_ready=self._on_ready,
             on_down=self._on_down,
             on_list_changed=self.lists.changed,
+            on_renewed=self._on_renewed,
         )
         self.life.task.add_done_callback(self._on_life_over)
 
@@ -258,6 +261,16 @@ class Server:
         if life.changed_since_listed:
             self.lists.changed("tools")
         self._fire(Event.CONNECTED)
+        if self._subscribed or self._log_level is not None:
+            self._owner.start(self._renew(life), name="renew subscriptions and log level")
+
+    def _on_renewed(self, life: Life) -> None:
+        """A life made another MCP session: what was said to the last one is said again, and its lists are looked at."""
+        assert life.negotiated is not None
+        self._declared = life.negotiated.capabilities
+        self._on_moved()
+        for kind in ("tools", "prompts", "resources"):
+            self.lists.changed(kind)
         if self._subscribed or self._log_level is not None:
             self._owner.start(self._renew(life), name="renew subscriptions and log level")
 
@@ -362,7 +375,13 @@ class Server:
             while True:
                 life = self.life
                 if self.state is State.READY and life is not None and life.usable:
-                    return life
+                    if life.renewal is None:
+                        return life
+                    left = until - asyncio.get_running_loop().time()
+                    if left <= 0:
+                        raise TimeoutError
+                    await asyncio.wait({life.renewal}, timeout=left)
+                    continue
                 self._raise_if_hopeless(waited_for)
                 if self.state in STARTABLE:
                     self._begin_life()
@@ -461,7 +480,8 @@ class Server:
 
     async def request(self, label: str, clock: CallClock, use: Callable[[Methods], Awaitable[T]]) -> T:
         """Any other request, all of which only read; start the server if need be. Raises CallError."""
-        return await self._use(label, clock, use, harmless=lambda: False)
+        # The death of a server may be the fault of the request; a broken exchange is not.
+        return await self._use(label, clock, use, harmless=lambda: self.life is not None and self.life.usable)
 
     async def _use(
         self,
@@ -495,7 +515,11 @@ class Server:
                         raise error
                     return await use(life.methods)
                 except CallError as error:
-                    lost = (life.session.end is not None or life.session.broken) and not self._closing
+                    ended = life.session.end is not None or life.session.broken or error.elsewhere
+                    lost = ended and not self._closing
+                    if self._wants_other_headers(error, life, attempts):
+                        await self.lists.refetched("tools", clock)
+                        continue
                     if not may_repeat(error, connection_lost=lost, attempts=attempts, harmless=harmless()):
                         raise
                     unsure = error if isinstance(error, AmbiguousDelivery) else None
@@ -513,6 +537,17 @@ class Server:
             note_cancel(cancelled, server=self.name, tool=label, sent=unsure is not None, elapsed=elapsed)
             raise
 
+    def _wants_other_headers(self, error: CallError, life: Life, attempts: int) -> bool:
+        """Whether a call was refused because its headers do not repeat what its schema wants repeated: the list that
+        is known is an old one (F9.9)."""
+        return (
+            isinstance(error, Refused)
+            and error.rpc_code == HEADER_MISMATCH
+            and attempts == 1
+            and life.session is not None
+            and life.session.repeats_params
+        )
+
     def _harmless(self, tool: str) -> bool:
         """Whether the newest listing says that a second execution does no harm."""
         said = self._annotations(tool)
@@ -525,7 +560,7 @@ class Server:
     async def for_call(self, clock: CallClock, label: str) -> Life:
         """The life that serves a call, started and waited for if need be. Raises NotSent, CallTimeout."""
         life = self.life
-        if self.state is State.READY and life is not None and life.usable:
+        if self.state is State.READY and life is not None and life.usable and life.renewal is None:
             return life
         loop = asyncio.get_running_loop()
         try:

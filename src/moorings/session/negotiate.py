@@ -179,7 +179,16 @@ class _Talk:
             return self._settle_modern(asked, None)
         if verdict.kind is VerdictKind.ASK_AGAIN:
             return await self._discover(verdict.revision)
+        if asked in verdict.supported:
+            # It refuses the very revision that it lists: once more, and then no more.
+            return await self._discover_again(asked)
         raise self._nothing_in_common(verdict.supported)
+
+    async def _discover_again(self, revision: str) -> Negotiated:
+        try:
+            return await self._discover(revision)
+        except Refused as error:
+            raise self.refused(error) from None
 
     async def _after_probe_result(self, raw: bytes, asked: str) -> Negotiated:
         try:
@@ -330,7 +339,11 @@ class _Talk:
 def _decides(error: CallError) -> bool:
     """Whether an answer to the probe says anything of the era: a wish for authorization does not, nor what stands in
     between or is the matter of a moment."""
-    if error.http is None or not isinstance(error, Refused | AmbiguousDelivery) or _rpc_code(error) is not None:
+    if (
+        error.http is None
+        or not isinstance(error, Refused | AmbiguousDelivery)
+        or _rpc_code(error) is not None
+    ):
         return True
     kind = judge_http_probe(error.http.status, None).kind
     return kind not in (ProbeKind.AUTHORIZE, ProbeKind.NOTHING)

@@ -58,6 +58,8 @@ MOST_RESUMES = 5
 """Attempts in a row to resume a stream that bring no event."""
 FIRST_WAIT = 10.0
 """Seconds that other messages wait for ``notifications/initialized`` to be taken."""
+FIRST_LISTEN = 0.5
+"""Seconds that messages wait for the GET stream to be answered, so that nothing is said before it is heard."""
 FIRST_REOPEN, LONGEST_REOPEN = 1.0, 60.0
 """Seconds between two openings of the GET stream; they grow while it brings nothing."""
 LONGEST_RETRY = 60.0
@@ -92,6 +94,8 @@ class HttpTransport:
         self._first: asyncio.Task[None] | None = None
         """The POST of ``notifications/initialized``, which nothing overtakes."""
         self._listening: asyncio.Task[None] | None = None
+        self._listen_answered: asyncio.Future[None] | None = None
+        """Done when the first GET of the stream was answered, or failed."""
         self._stream_opened = False
         self._hears = False
         self._over = False
@@ -119,6 +123,7 @@ class HttpTransport:
         elif not self._over:
             self._end_listening()
             self._stream_opened = False
+            self._listen_answered = self._loop.create_future()
             self._listening = self._start(self._listen(), "listen")
 
     # Out
@@ -169,6 +174,9 @@ class HttpTransport:
             first = self._first
             if first is not None and not first.done() and method != "notifications/initialized":
                 await asyncio.wait({first}, timeout=FIRST_WAIT)
+            answered = self._listen_answered
+            if answered is not None and not answered.done() and request is not None and method != "initialize":
+                await asyncio.wait({answered}, timeout=FIRST_LISTEN)
             failure = await self._post(out, request, method)
         except FAILURES as error:
             failure = net_failure(error, out.started)
@@ -380,6 +388,16 @@ class HttpTransport:
 
     async def _listen(self) -> None:
         """The GET stream of the handshake era. It is optional: nothing that happens here hurts the session."""
+        try:
+            await self._keep_listening()
+        finally:
+            self._heard_of_listen()
+
+    def _heard_of_listen(self) -> None:
+        if self._listen_answered is not None and not self._listen_answered.done():
+            self._listen_answered.set_result(None)
+
+    async def _keep_listening(self) -> None:
         if self._first is not None:
             await asyncio.wait({self._first}, timeout=FIRST_WAIT)
         stream = _Stream(self, None)
@@ -391,6 +409,7 @@ class HttpTransport:
                 if self._settings.headers.at_hand is None:
                     await self._settings.headers.get()
                 async with self._get(stream.last_id) as answer:
+                    self._heard_of_listen()
                     if answer.status == 404 and session is not None and self._stream_opened:
                         self._lose_session(session)
                         return
@@ -404,7 +423,7 @@ class HttpTransport:
                         self._hears = True
                         await stream.read(answer, None)
             except FAILURES as error:
-                self._hears = False
+                self._heard_of_listen()
                 _log.debug("the stream of %s broke: %s", self._settings.url, error)
             self._hears = False
             lived = self._loop.time() - began
@@ -443,6 +462,7 @@ class HttpTransport:
             await outlast(work, by)
         await self._owner.aclose(max(0.1, min(2.0, deadline - self._loop.time())))
         await self._settings.headers.aclose(max(0.05, min(1.0, deadline - self._loop.time())))
+        await self._settings.leave()
         return StopRecord(elapsed=self._loop.time() - began)
 
     async def _farewell(self, by: float) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import time
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
@@ -70,6 +70,8 @@ class HttpSettings(msgspec.Struct, frozen=True):
     redirects: bool
     context: contextvars.Context
     """What tasks of the transport run in: not that of the call that happened to send."""
+    leave: Callable[[], Awaitable[None]]
+    """Called once at the end: the client is not used any more."""
 
 
 class Exchange(Outgoing, eq=False, gc=True, weakref=True):

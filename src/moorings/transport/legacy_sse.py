@@ -217,4 +217,5 @@ class LegacySseTransport:
         await self._settings.headers.aclose(max(0.05, min(1.0, deadline - self._loop.time())))
         if not self._endpoint.done():
             self._endpoint.cancel()
+        await self._settings.leave()
         return StopRecord(elapsed=self._loop.time() - began)
