@@ -175,7 +175,12 @@ class HttpTransport:
             if first is not None and not first.done() and method != "notifications/initialized":
                 await asyncio.wait({first}, timeout=FIRST_WAIT)
             answered = self._listen_answered
-            if answered is not None and not answered.done() and request is not None and method != "initialize":
+            if (
+                answered is not None
+                and not answered.done()
+                and request is not None
+                and method != "initialize"
+            ):
                 await asyncio.wait({answered}, timeout=FIRST_LISTEN)
             failure = await self._post(out, request, method)
         except FAILURES as error:

@@ -89,7 +89,7 @@ def media_type(value: str | None) -> str:
 
 
 def parse_retry_after(value: str | None, now: float) -> float | None:
-    """The seconds that a ``Retry-After`` asks for, at most a day; 0 for a time that is over, None if it says nothing.
+    """The seconds that a ``Retry-After`` asks for, at most a day; 0 for a time that is over, None where it says none.
 
     ``now`` is the time of day in seconds since 1970.
     """
@@ -238,7 +238,7 @@ def judge_http_probe(status: int, content_type: str | None, body: bytes = b"") -
 
 
 def may_be_legacy_sse(status: int, body: bytes = b"") -> bool:
-    """Whether a refused ``initialize`` may mean HTTP+SSE of 2024-11-05: then GET the URL, expecting ``endpoint``."""
+    """Whether a refused ``initialize`` may mean the transport of 2024-11-05: then GET, expecting ``endpoint``."""
     if status not in (400, 404, 405):
         return False
     found = rpc_error_in(body)
