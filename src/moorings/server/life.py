@@ -441,8 +441,8 @@ class Life:
 
     async def _respawn(self, *, legacy: bool = False) -> None:
         """Take the dead process, or the connection, down whole, then start another."""
-        self._died = None
         await self._drop_connection()
+        self._died = None
         # A limit that passed meanwhile strikes here, an end that was asked for counts: nothing more is spawned then.
         await asyncio.sleep(0)
         if self._end.done():
