@@ -3,9 +3,9 @@
     python tools/docs.py            writes them
     python tools/docs.py --check    only says which are out of date, and ends with 1 if any is
 
-What is made: the diagram of a server's life, the tables of bounds, the tree and table of errors, the exit codes of
-`moor`, the environment that a server gets, the table of the bench, and which test shows which fault of the field. A
-test holds that they are current.
+What is made: the diagram of a server's life, the keys of a server in a file, the tables of bounds, the tree and table
+of errors, the exit codes of `moor`, the environment that a server gets, the table of the bench, and which test shows
+which fault of the field. A test holds that they are current.
 """
 
 from __future__ import annotations
@@ -20,9 +20,11 @@ import tomllib
 from collections.abc import Iterable
 from pathlib import Path
 
+import msgspec
+
 from moorings import errors
 from moorings.cli import exit_codes
-from moorings.config import spec
+from moorings.config import http_spec, keys, spec
 from moorings.config.bounds import BOUNDS
 from moorings.host import loop_thread
 from moorings.host.async_host import DEFAULT_STARTING, AsyncHost
@@ -121,6 +123,61 @@ def amount(value: float, kind: str) -> str:
     return f"{value:g}"
 
 
+def shared_keys() -> str:
+    """The keys that every server has."""
+    return keys_table(spec, "ServerSpec", without=("unresolved",))
+
+
+def stdio_keys() -> str:
+    """Those of a program."""
+    return keys_table(spec, "StdioServer")
+
+
+def http_keys() -> str:
+    """Those of an address."""
+    return keys_table(http_spec, "HttpServer")
+
+
+def keys_table(module: object, class_name: str, without: tuple[str, ...] = ()) -> str:
+    """Key, default and sentence of the fields that a specification has itself."""
+    kind = getattr(module, class_name)
+    defaults = {field.name: field for field in msgspec.structs.fields(kind)}
+    rows = []
+    for name, text in attribute_docs(module, class_name).items():
+        if name not in without:
+            rows.append(f"| `{name}` | {default_of(defaults[name])} | {text} |")
+    return "\n".join(["| key | default | what it says |", "|---|---|---|", *rows, ""])
+
+
+def default_of(field: msgspec.structs.FieldInfo) -> str:
+    """The default of a field as a file would write it."""
+    if field.required:
+        return "must be given"
+    value = field.default if field.default is not msgspec.NODEFAULT else field.default_factory()
+    if isinstance(value, bool):
+        return f"`{str(value).lower()}`"
+    return f"`{value}`" if isinstance(value, str) else "none"
+
+
+def foreign_keys() -> str:
+    """Keys of other products, and what is done about each."""
+    rows = [f"| `{key}` | read as {text} |" for key, text in keys.HEADER_KEYS.items()]
+    for key, transport in keys.REMOTE_URL_KEYS.items():
+        if key != "url":
+            rows.append(f"| `{key}` | read as `url`{f', transport `{transport}`' if transport else ''} |")
+    renamed = {**keys.RENAMED_KEYS, **keys.RENAMED_HTTP_KEYS}
+    rows += [f"| `{key}` | an error that names `{ours}` |" for key, ours in renamed.items()]
+    rows += [f"| `{key}` | an error: logins (OAuth) come in a later release |" for key in keys.LOGIN_KEYS]
+    rows += [f"| `{key}` | left alone: it changes nothing here |" for key in keys.IGNORED_KEYS]
+    return "\n".join(["| key | what is done |", "|---|---|", *sorted(rows, key=str.casefold), ""])
+
+
+def transport_words() -> str:
+    """What ``type`` may say of an address."""
+    rows = [f"| `{word}` | `{transport}` |" for word, transport in sorted(keys.HTTP_KINDS.items())]
+    return "\n".join(["| `type` or `transport` | means |", "|---|---|", *rows, ""])
+
+
 def error_tree() -> str:
     """The tree at the top of ``errors.py``."""
     text = inspect.getdoc(errors) or ""
@@ -216,6 +273,11 @@ PARTS = {
     "life-bounds": life_bounds,
     "process-bounds": process_bounds,
     "faults": faults,
+    "shared-keys": shared_keys,
+    "stdio-keys": stdio_keys,
+    "http-keys": http_keys,
+    "foreign-keys": foreign_keys,
+    "transport-words": transport_words,
     "error-tree": error_tree,
     "error-codes": error_codes,
     "exit-codes": exit_code_table,

@@ -230,7 +230,7 @@ class Entry:
                 wanted=f"{key} = [{quoted(value)}]",
             )
             return None
-        if not isinstance(value, list) or not all(isinstance(name, str) for name in value):
+        if not isinstance(value, list) or not all(isinstance(n, str) and not text_fault(n) for n in value):
             self.complain((key,), "not a list of names or globs", found=kind_of(value), wanted=wanted)
             return None
         return tuple(value)

@@ -79,7 +79,9 @@ class StdioEntry(Entry):
         value = self.entry.get("inherit_env", False)
         if isinstance(value, bool):
             return value
-        if not isinstance(value, list) or not all(isinstance(word, str) and word for word in value):
+        if not isinstance(value, list) or not all(
+            isinstance(word, str) and word and not text_fault(word) for word in value
+        ):
             found = shown(value) if isinstance(value, str) else kind_of(value)
             self.complain(
                 ("inherit_env",), "not understood", found=found, wanted='true, false or ["NAME", "NAME"]'
