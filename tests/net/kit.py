@@ -220,9 +220,10 @@ class HttpProxy:
         self.asked: list[tuple[str, str, str | None]] = []
 
     async def script(self, line: Line) -> None:
-        request = await line.request()
-        if request is None:
-            return
+        while (request := await line.request()) is not None:
+            await self.carry(line, request)
+
+    async def carry(self, line: Line, request: Request) -> None:
         given = request.headers.get("proxy-authorization")
         self.asked.append((request.method, request.target, given))
         wanted = "Basic " + base64.b64encode((self.login or "").encode()).decode()
@@ -234,13 +235,17 @@ class HttpProxy:
             line.say(b"HTTP/1.1 200 Connection established\r\n\r\n")
             await join(line, "127.0.0.1", port)
             return
-        rest = request.target.split("://", 1)[1]
-        place, _, path = rest.partition("/")
+        place, _, path = request.target.split("://", 1)[1].partition("/")
         head = f"{request.method} /{path} HTTP/1.1\r\n"
         head += "".join(
-            f"{name}: {value}\r\n" for name, value in request.pairs if not name.lower().startswith("proxy-")
+            f"{name}: {value}\r\n" for name, value in request.pairs if not name.startswith("Proxy-")
         )
-        await join(line, "127.0.0.1", int(place.rpartition(":")[2]), head.encode() + b"\r\n" + request.body)
+        reader, writer = await asyncio.open_connection("127.0.0.1", int(place.rpartition(":")[2]))
+        writer.write(head.encode() + b"\r\n" + request.body)
+        answer = await reader.readuntil(b"\r\n\r\n")
+        size = int(answer.lower().split(b"content-length:")[1].split(b"\r\n")[0])
+        line.say(answer + await reader.readexactly(size))
+        writer.transport.abort()
 
 
 class SocksProxy:
