@@ -305,7 +305,6 @@ def give_back(connection: Any, handler: Handler) -> None:
             transport.abort()
         connection.close()
     else:
-        handler.free_since = time.monotonic()
         connection.release()
 
 
