@@ -225,7 +225,9 @@ class TcpProxy:
                 pumps = [asyncio.create_task(self._pump(link, way)) for way in ("up", "down")]  # type: ignore[arg-type]
             done = asyncio.gather(*pumps)
             # Both ways at their end, or one broken: then there is nothing to wait for.
-            done.add_done_callback(lambda ended: ended.cancelled() or link.condemn("lost" if ended.exception() else "eof"))
+            done.add_done_callback(
+                lambda ended: ended.cancelled() or link.condemn("lost" if ended.exception() else "eof")
+            )
             await asyncio.wait({link.verdict})
         finally:
             for pump in pumps:
