@@ -5,6 +5,8 @@ files and the environment; it starts nothing.
 """
 
 from .files import Config, Format, HostSettings, load, parse
+from .kinds import ServerSpec
+from .memory import MemoryApp, MemorySpec
 from .places import config_file, state_dir
 from .problems import ConfigProblems, Problem
 from .spec import Bounds, Protocol, StdioServer
@@ -16,8 +18,11 @@ __all__ = [
     "ConfigProblems",
     "Format",
     "HostSettings",
+    "MemoryApp",
+    "MemorySpec",
     "Problem",
     "Protocol",
+    "ServerSpec",
     "StdioServer",
     "config_file",
     "duration",

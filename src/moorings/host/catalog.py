@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from ..config import StdioServer
+from ..config import ServerSpec
 from ..wire.types import Prompt, Resource, ResourceTemplate, Tool
 from .names import exposed_names, helper_name
 
@@ -99,14 +99,14 @@ class CatalogTemplate(msgspec.Struct, frozen=True, gc=False):
     template: ResourceTemplate
 
 
-def wanted(spec: StdioServer, raw_name: str) -> bool:
+def wanted(spec: ServerSpec, raw_name: str) -> bool:
     """Whether the filters of a server let a tool through: globs on raw names, case-sensitive."""
     if spec.include is not None and not any(fnmatch.fnmatchcase(raw_name, glob) for glob in spec.include):
         return False
     return not any(fnmatch.fnmatchcase(raw_name, glob) for glob in spec.exclude)
 
 
-def catalog_tools(server: str, spec: StdioServer, tools: Iterable[Tool]) -> list[CatalogTool]:
+def catalog_tools(server: str, spec: ServerSpec, tools: Iterable[Tool]) -> list[CatalogTool]:
     """The tools of one server as the catalog lists them, ordered by name."""
     if spec.include is not None or spec.exclude:
         tools = [tool for tool in tools if wanted(spec, tool.name)]

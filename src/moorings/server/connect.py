@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from ..config import StdioServer
+from ..config import MemorySpec, ServerSpec, StdioServer
 from ..errors import CommandNotFound, StartError
 from ..transport.base import Receiver, Transport
 from ..transport.environment import NotFound, child_environment, find_command
+from ..transport.memory import MemoryTransport
 from ..transport.stdio import StdioSettings, StdioTransport
 
 __all__ = ["connect", "may_die_of_probe", "start"]
@@ -19,7 +20,7 @@ __all__ = ["connect", "may_die_of_probe", "start"]
 
 def connect(
     name: str,
-    spec: StdioServer,
+    spec: ServerSpec,
     receiver: Receiver,
     *,
     environment: Callable[[], Mapping[str, str]],
@@ -34,6 +35,8 @@ def connect(
     Raises:
         CommandNotFound: there is no such program.
     """
+    if isinstance(spec, MemorySpec):
+        return _memory(name, spec, receiver)
     return _stdio(name, spec, receiver, environment=environment, log_path=log_path)
 
 
@@ -46,18 +49,32 @@ def start(name: str, transport: Transport) -> None:
     try:
         transport.start()
     except OSError as error:
-        what = repr(transport.program) if isinstance(transport, StdioTransport) else "the connection"
+        why = error.strerror or error
+        if not isinstance(transport, StdioTransport):
+            raise StartError(f"it is not to be reached: {why}", server=name) from None
         raise StartError(
-            f"the system would not start {what}: {error.strerror or error}",
+            f"the system would not start {transport.program!r}: {why}",
             server=name,
             fix="see whether the file may be run, its interpreter exists, and the working directory is there",
         ) from None
 
 
-def may_die_of_probe(spec: StdioServer) -> bool:
+def may_die_of_probe(spec: ServerSpec) -> bool:
     """Whether such a server may end because it does not know ``server/discover``, so that a start without the probe
     is tried (F9.1, F9.5)."""
     return isinstance(spec, StdioServer)
+
+
+def _memory(name: str, spec: MemorySpec, receiver: Receiver) -> Transport:
+    bounds = spec.bounds
+    return MemoryTransport(
+        name,
+        spec.app,
+        receiver,
+        max_message=bounds.max_message,
+        max_outbox=bounds.max_outbox,
+        patience=(bounds.stop_eof, bounds.stop_term),
+    )
 
 
 def _stdio(
