@@ -7,6 +7,7 @@ files and the environment; it starts nothing.
 from .files import Config, Format, HostSettings, load, parse
 from .headers import checked_headers, read_headers_output
 from .http_spec import Headers, HttpServer, Server, Transport
+from .memory import MemoryApp, MemorySpec
 from .places import config_file, state_dir
 from .problems import ConfigProblems, Problem
 from .spec import Bounds, Protocol, ServerSpec, StdioServer
@@ -21,6 +22,8 @@ __all__ = [
     "Headers",
     "HostSettings",
     "HttpServer",
+    "MemoryApp",
+    "MemorySpec",
     "Problem",
     "Protocol",
     "Server",

@@ -145,6 +145,10 @@ class ServerSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         """A value as people may see it."""
         return value
 
+    def fingerprint(self) -> str:
+        """What makes two specifications the same server, as the key of its era. Empty: that is not remembered."""
+        return ""
+
 
 class StdioServer(ServerSpec, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A server that is a program, spoken to over its stdin and stdout."""

@@ -26,8 +26,7 @@ from .._checks import LONGEST as WAIT_FOREVER
 from .._checks import seconds
 from .._tasks import TaskOwner, outlast
 from .._version import __version__
-from ..config import Bounds, ServerSpec
-from ..config import Server as Spec
+from ..config import Bounds, MemoryApp, MemorySpec, ServerSpec
 from ..errors import (
     CallError,
     HostClosedError,
@@ -75,7 +74,8 @@ class AsyncHost:
     """Holds many MCP servers on one event loop.
 
     Args:
-        servers: name → specification. Eager ones start with the host, lazy ones with their first use.
+        servers: name → specification, or a server object (``moorings.testing``). Eager ones start with the host, lazy
+            ones with their first use.
         handlers: what answers questions of servers and hears their notifications.
         bounds: bounds for all servers whose specification sets none of its own.
         max_starting: how many servers start at one time.
@@ -89,7 +89,7 @@ class AsyncHost:
 
     def __init__(
         self,
-        servers: Mapping[str, Spec] | None = None,
+        servers: Mapping[str, ServerSpec | MemoryApp] | None = None,
         *,
         handlers: Handlers | None = None,
         bounds: Bounds | None = None,
@@ -101,7 +101,7 @@ class AsyncHost:
     ) -> None:
         if max_starting < 1:
             raise MisuseError(f"max_starting is {max_starting}; at least 1 server must be able to start")
-        self._specs: dict[str, Spec] = {}
+        self._specs: dict[str, ServerSpec] = {}
         self._bounds = bounds
         for name, spec in (servers or {}).items():
             self._specs[name] = self._checked(name, spec)
@@ -125,9 +125,11 @@ class AsyncHost:
         self._closing: asyncio.Task[CloseReport] | None = None
         self._report: CloseReport | None = None
 
-    def _checked(self, name: str, spec: Spec) -> Spec:
+    def _checked(self, name: str, spec: ServerSpec | MemoryApp) -> ServerSpec:
         if not name or not isinstance(name, str):
             raise MisuseError(f"a server needs a name, not {name!r}")
+        if isinstance(spec, MemoryApp):
+            spec = MemorySpec(app=spec)
         if not isinstance(spec, ServerSpec):
             raise MisuseError(
                 f"the specification of {name!r} is a StdioServer or an HttpServer, not {type(spec).__name__}"
@@ -170,7 +172,7 @@ class AsyncHost:
         # A host that nobody holds any more ends its servers, as long as their loop runs; else the exit hook does.
         weakref.finalize(self, _abandon, loop, self._servers).atexit = False
 
-    def _make(self, name: str, spec: Spec) -> Server:
+    def _make(self, name: str, spec: ServerSpec) -> Server:
         assert self._settings is not None
         server = Server(name, spec, self._settings, on_event=self._on_event, on_moved=self._directory.forget)
         self._servers[name] = server
@@ -705,7 +707,7 @@ class AsyncHost:
 
     # Changing them at run time
 
-    async def add(self, name: str, spec: Spec) -> ServerHandle:
+    async def add(self, name: str, spec: ServerSpec | MemoryApp) -> ServerHandle:
         """Add a server; it is started unless it is lazy.
 
         Raises:

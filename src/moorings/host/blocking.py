@@ -14,8 +14,7 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from .._checks import seconds
-from ..config import Bounds
-from ..config import Server as Spec
+from ..config import Bounds, MemoryApp, ServerSpec
 from ..errors import HostClosedError
 from ..observe import OnEvent
 from ..server.server import ServerStatus
@@ -46,7 +45,7 @@ class Host:
 
     def __init__(
         self,
-        servers: Mapping[str, Spec] | None = None,
+        servers: Mapping[str, ServerSpec | MemoryApp] | None = None,
         *,
         handlers: Handlers | None = None,
         bounds: Bounds | None = None,
@@ -378,7 +377,7 @@ class Host:
 
     # Changing them at run time
 
-    def add(self, name: str, spec: Spec) -> BlockingHandle:
+    def add(self, name: str, spec: ServerSpec | MemoryApp) -> BlockingHandle:
         """See ``AsyncHost.add``."""
         self.on_loop(lambda host: host.add(name, spec), "add")
         return BlockingHandle(self, name)

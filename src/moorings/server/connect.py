@@ -10,11 +10,12 @@ import contextvars
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Protocol
 
-from ..config import HttpServer, Server, StdioServer
+from ..config import HttpServer, MemorySpec, ServerSpec, StdioServer
 from ..errors import CommandNotFound, StartError
 from ..store import EraRecord
 from ..transport.base import Receiver, Transport
 from ..transport.environment import NotFound, child_environment, find_command
+from ..transport.memory import MemoryTransport
 from ..transport.stdio import StdioSettings, StdioTransport
 from ..wire.http_rules import may_be_legacy_sse
 
@@ -46,7 +47,7 @@ class Around(Protocol):
 
 def connect(
     name: str,
-    spec: Server,
+    spec: ServerSpec,
     receiver: Receiver,
     around: Around,
     *,
@@ -64,6 +65,9 @@ def connect(
     """
     if isinstance(spec, HttpServer):
         return _http(spec, receiver, around, known, legacy)
+    if isinstance(spec, MemorySpec):
+        return _memory(name, spec, receiver)
+    assert isinstance(spec, StdioServer)
     return _stdio(name, spec, receiver, around)
 
 
@@ -76,21 +80,23 @@ def start(name: str, transport: Transport) -> None:
     try:
         transport.start()
     except OSError as error:
-        what = repr(transport.program) if isinstance(transport, StdioTransport) else "the connection"
+        why = error.strerror or error
+        if not isinstance(transport, StdioTransport):
+            raise StartError(f"it is not to be reached: {why}", server=name) from None
         raise StartError(
-            f"the system would not start {what}: {error.strerror or error}",
+            f"the system would not start {transport.program!r}: {why}",
             server=name,
             fix="see whether the file may be run, its interpreter exists, and the working directory is there",
         ) from None
 
 
-def may_die_of_probe(spec: Server) -> bool:
+def may_die_of_probe(spec: ServerSpec) -> bool:
     """Whether such a server may end because it does not know ``server/discover``, so that a start without the probe
     is tried (F9.1, F9.5)."""
     return isinstance(spec, StdioServer)
 
 
-def may_be_legacy(spec: Server, error: StartError) -> bool:
+def may_be_legacy(spec: ServerSpec, error: StartError) -> bool:
     """Whether a failed start over Streamable HTTP may mean that the server speaks HTTP+SSE of 2024-11-05."""
     return (
         isinstance(spec, HttpServer)
@@ -102,9 +108,21 @@ def may_be_legacy(spec: Server, error: StartError) -> bool:
 
 def kind_of_http(transport: Transport | None) -> str:
     """``http`` or ``sse``; empty for what has no choice of transports."""
-    if transport is None or isinstance(transport, StdioTransport):
+    if transport is None or isinstance(transport, StdioTransport | MemoryTransport):
         return ""
     return "http" if transport.has_headers else "sse"
+
+
+def _memory(name: str, spec: MemorySpec, receiver: Receiver) -> Transport:
+    bounds = spec.bounds
+    return MemoryTransport(
+        name,
+        spec.app,
+        receiver,
+        max_message=bounds.max_message,
+        max_outbox=bounds.max_outbox,
+        patience=(bounds.stop_eof, bounds.stop_term),
+    )
 
 
 def _stdio(name: str, spec: StdioServer, receiver: Receiver, around: Around) -> Transport:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from .._tasks import TaskOwner, outlast, put_back_cancellation
-from ..config import Server as Spec
+from ..config import ServerSpec
 from ..errors import (
     CallError,
     CallTimeout,
@@ -85,7 +85,7 @@ class Life:
     def __init__(
         self,
         name: str,
-        spec: Spec,
+        spec: ServerSpec,
         generation: int,
         settings: LifeSettings,
         owner: TaskOwner,
@@ -369,7 +369,7 @@ class Life:
         if self.spec.protocol != "auto":
             return "modern", True
         self._fingerprint = self.spec.fingerprint()
-        known = self._remembered = self._settings.eras.get(self._fingerprint)
+        known = self._remembered = self._settings.eras.get(self._fingerprint) if self._fingerprint else None
         if known is None:
             return "probe", False
         return ("modern" if known.era == Era.MODERN.value else "handshake"), False
@@ -377,7 +377,7 @@ class Life:
     def _remember(self, *, died_on_probe: bool) -> None:
         """Only an era that worked is remembered."""
         settled = self.negotiated
-        if settled is None or self.spec.protocol != "auto":
+        if settled is None or self.spec.protocol != "auto" or not self._fingerprint:
             return
         modern = settled.era is Era.MODERN or settled.proven_modern
         record = EraRecord(
@@ -684,6 +684,7 @@ class Life:
         if transport is not None:
             by_then = self.stop_deadline if self.stop_deadline is not None else self._loop.time() + UNBOUNDED
             self.record = await transport.stop(by_then)
+            self.stuck.extend(self.record.stuck)
         # Last: handlers are the user's code, and no process lives on because one of them does.
         if session is not None:
             self.stuck.extend(await session.aclose(self._patience()))

@@ -20,7 +20,7 @@ import msgspec
 from msgspec import Raw
 
 from .._tasks import TaskOwner, outlast
-from ..config import Server as Spec
+from ..config import ServerSpec
 from ..errors import (
     AmbiguousDelivery,
     CallError,
@@ -113,7 +113,7 @@ class Server:
     def __init__(
         self,
         name: str,
-        spec: Spec,
+        spec: ServerSpec,
         settings: LifeSettings,
         *,
         on_event: OnEvent | None = None,

@@ -47,6 +47,8 @@ class StopRecord(msgspec.Struct, frozen=True, kw_only=True):
     """Steps beyond closing stdin: ``TERM``, ``KILL``; empty when it ended by itself."""
     survivors: tuple[int, ...] = ()
     """Processes that would not die within the bounds."""
+    stuck: tuple[str, ...] = ()
+    """Tasks and threads of an in-process server that did not end within the bounds, by name."""
 
 
 class OutboxFull(Exception):
