@@ -20,13 +20,15 @@ from msgspec import Raw, UnsetType
 from .._checks import LONGEST
 from .._log import Told, log
 from ..errors import AmbiguousDelivery, CallError, CallTimeout, Refused
-from ..wire.eras import META_LOG_LEVEL, METHOD_NOT_FOUND, MRTR_METHODS, Era
+from ..wire.eras import EXTENSIONS, META_LOG_LEVEL, METHOD_NOT_FOUND, Era, result_type_legal
 from ..wire.headers import InvalidHeaders, ParamHeaders, param_rules
+from ..wire.tasks import CreateTaskResult
 from ..wire.types import (
     CallToolResult,
     CompleteResult,
     EmptyResult,
     GetPromptResult,
+    InputRequest,
     InputRequiredResult,
     InvalidAnswer,
     ListPromptsResult,
@@ -44,6 +46,7 @@ from .clock import CallClock
 from .handlers import NoHandler
 from .pending import OnProgress
 from .session import QuestionUnanswered, Session
+from .tasking import follow
 
 __all__ = ["LIST_KINDS", "ListKind", "Listed", "Methods"]
 
@@ -288,8 +291,10 @@ class Methods:
                 if session.era is not Era.MODERN or result.result_type == "complete":
                     self._report(label or method, result)
                     return result
-                if result.result_type != "input_required" or method not in MRTR_METHODS:
+                if not result_type_legal(result.result_type, method, EXTENSIONS):
                     raise InvalidAnswer(f"resultType {result.result_type[:80]!r} was not agreed on")
+                if result.result_type == "task":
+                    return await self._follow(decode_result(raw, CreateTaskResult), clock, label or method)  # type: ignore[return-value]  # tools/call alone may be answered so
                 wanted = decode_result(raw, InputRequiredResult)
             except InvalidAnswer as error:
                 raise self._invalid(label or method, clock, str(error)) from None
@@ -299,7 +304,9 @@ class Methods:
             body = {k: v for k, v in params.items() if k not in ("inputResponses", "requestState")}
             try:
                 if wanted.input_requests:
-                    body["inputResponses"] = await self._responses(wanted, clock, label or method)
+                    body["inputResponses"] = await self._responses(
+                        wanted.input_requests, clock, label or method
+                    )
                     pause = _STATE_ONLY_PAUSE[0]
                 else:
                     await self._pause(pause, clock)
@@ -324,7 +331,15 @@ class Methods:
                 level = self._told.level(f"{label}: {problem}")
                 log.log(level, "server %s: %s: %s", self._session.server, label, problem)
 
-    async def _responses(self, wanted: InputRequiredResult, clock: CallClock, label: str) -> dict[str, Raw]:
+    async def _follow(self, created: CreateTaskResult, clock: CallClock, label: str) -> CallToolResult:
+        async def respond(requests: dict[str, InputRequest]) -> dict[str, Raw]:
+            return await self._responses(requests, clock, label)
+
+        return await follow(self._session, created, clock, label, respond)
+
+    async def _responses(
+        self, wanted: Mapping[str, InputRequest], clock: CallClock, label: str
+    ) -> dict[str, Raw]:
         """Answer all questions of one round, in the caller's own task: its context variables hold. The clock stands
         still meanwhile; each question has its own limit."""
         session = self._session
@@ -332,7 +347,7 @@ class Methods:
         responses: dict[str, Raw] = {}
         clock.pause(loop.time())
         try:
-            for key, request in wanted.input_requests.items():
+            for key, request in wanted.items():
                 params = None if isinstance(request.params_raw, UnsetType) else request.params_raw
                 try:
                     # The deadline of a run holds while a person is asked, too.

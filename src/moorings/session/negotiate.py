@@ -15,6 +15,7 @@ import msgspec
 
 from ..errors import AmbiguousDelivery, CallError, Refused, StartError
 from ..wire.eras import (
+    EXTENSIONS,
     HANDSHAKE_REVISIONS,
     LATEST_HANDSHAKE,
     LATEST_MODERN,
@@ -135,6 +136,7 @@ class _Talk:
             elicitation_form=handlers.elicit is not None,
             elicitation_url=handlers.elicit_url is not None,
             era=era,
+            extensions=EXTENSIONS,
         )
 
     def _meta(self, revision: str) -> dict[str, Any]:

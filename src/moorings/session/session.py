@@ -137,6 +137,7 @@ class Session:
             handlers.elicit or handlers.elicit_url or handlers.sample or handlers.roots
         )
         """The caller's context is kept only where a handler could want it."""
+        self._traces = handlers.trace is not None
         self._hooks = hooks
         self._transport: Transport | None = None
         self._pending: dict[int, Pending] = {}
@@ -252,6 +253,8 @@ class Session:
         body = dict(params) if params else {}
         if self.envelope is not None or progress or on_progress is not None:
             meta: dict[str, Any] = dict(self.envelope) if self.envelope is not None else {}
+            if self.envelope is not None and self._handlers.trace is not None:
+                meta |= self._handlers.trace_meta()
             if progress or on_progress is not None:
                 meta["progressToken"] = id_
             given = body.get("_meta")
@@ -292,8 +295,12 @@ class Session:
         if transport is None or self.end is not None or clock.expires <= self.loop.time():
             self._check_open(tool, clock)
         id_ = self._next_id
+        members = self._envelope_members
+        if self._traces and members:
+            trace = self._handlers.trace_meta
+            members += jsonrpc.encode_members(context.run(trace) if context is not None else trace())
         try:
-            frame = encode_call(id_, tool, arguments, self._envelope_members)
+            frame = encode_call(id_, tool, arguments, members)
         except (TypeError, ValueError, RecursionError) as error:
             raise self._no_json(tool, error) from None
         if context is None and self._keeps_context:

@@ -22,6 +22,7 @@ __all__ = [
     "MODERN_REVISIONS",
     "MRTR_METHODS",
     "TASKS",
+    "EXTENSIONS",
     "Era",
     "Verdict",
     "VerdictKind",
@@ -64,6 +65,8 @@ MRTR_METHODS = frozenset(("tools/call", "resources/read", "prompts/get"))
 TASKS = "io.modelcontextprotocol/tasks"
 """The extension by which a call may be answered with a task."""
 _TASK_METHODS = frozenset(("tools/call",))
+EXTENSIONS = frozenset((TASKS,))
+"""Those that Moorings speaks, and so declares."""
 
 _HANDSHAKE_ONLY = frozenset(
     (
