@@ -16,8 +16,8 @@ import msgspec
 
 from .._tasks import TaskOwner, run_in_thread
 from ..errors import MisuseError
-from .addresses import proxy_for
-from .errors import NetClosed, RedirectRefused
+from .addresses import is_odd_address, proxy_for
+from .errors import DialFailed, NetClosed, RedirectRefused
 from .settings import NetSettings, check_proxy
 
 if TYPE_CHECKING:
@@ -251,6 +251,8 @@ class HttpClient:
             url, port = modules.URL(), None
         if url.scheme not in ("http", "https") or not url.raw_host or not port:
             raise MisuseError("a URL that is not an http:// or https:// URL with a host", fix="mend `url`")
+        if is_odd_address(url.raw_host):
+            raise DialFailed("its host is not written as an address is written", url=text, kind="address")
         settings = self.settings
         proxy = None
         if settings.unix_socket is not None:

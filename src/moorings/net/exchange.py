@@ -357,7 +357,7 @@ async def exchange(
                 raise HttpProcessingError(code=101)
             if message.code >= 200:
                 break
-        if message.code == 407 and target.proxy is not None:
+        if message.code == 407 and target.proxy is not None and not target.tunnelled:
             raise ProxyFailed(
                 "the proxy answered 407 and wants a login",
                 url=target.text,

@@ -155,10 +155,11 @@ class Handler(ResponseHandler):
         if transport is None or transport.is_closing():
             return True
         if self._poll is None:
-            if not hasattr(select, "poll"):
+            make_poll = getattr(select, "poll", None)  # not on Windows
+            if make_poll is None:
                 return False
-            self._poll = select.poll()
-            self._poll.register(transport.get_extra_info("socket").fileno(), select.POLLIN)
+            self._poll = make_poll()
+            self._poll.register(transport.get_extra_info("socket").fileno(), getattr(select, "POLLIN", 1))
         return bool(self._poll.poll(0))
 
 
