@@ -501,7 +501,7 @@ class HttpTransport:
                     ) as answer:
                         _log.debug("the session of %s was ended: HTTP %s", self._shown, answer.status)
         except (*FAILURES, TimeoutError) as error:
-            if asked and not (isinstance(error, NetError) and not error.sent):
+            if asked and (isinstance(error, TimeoutError) or net_failure(error, False).kind == "broken"):
                 self._unanswered = ("DELETE",)
             _log.debug("the session of %s was not ended: %r", self._shown, error)
 
