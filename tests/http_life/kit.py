@@ -6,8 +6,9 @@ import asyncio
 import contextlib
 import os
 import socket
+import threading
 from collections.abc import AsyncIterator, Callable, Iterator
-from typing import Any
+from typing import Any, Self
 
 from moorings import AsyncHost, Bounds, HttpServer
 from tests.faults.http_server import HttpFaults
@@ -114,3 +115,58 @@ def mute() -> Iterator[int]:
         listener.bind(("127.0.0.1", 0))
         listener.listen(50)
         yield listener.getsockname()[1]
+
+
+# --- servers for programs -----------------------------------------------------------------------------------------
+
+
+class Serving:
+    """Servers on a loop in a thread of their own, for what blocks: the blocking host, and child Pythons."""
+
+    def __init__(self, **servers: HttpFaults) -> None:
+        self.servers = servers
+        self._loop = asyncio.new_event_loop()
+        self._up = threading.Event()
+        self._over = asyncio.Event()
+        self._thread = threading.Thread(target=self._run, name="test servers")
+
+    def __getitem__(self, name: str) -> HttpFaults:
+        return self.servers[name]
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        assert self._up.wait(10)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._loop.call_soon_threadsafe(self._over.set)
+        self._thread.join(15)
+        assert not self._thread.is_alive()
+
+    def _run(self) -> None:
+        with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
+            runner.run(self._serve())
+
+    async def _serve(self) -> None:
+        async with contextlib.AsyncExitStack() as stack:
+            for server in self.servers.values():
+                await stack.enter_async_context(server)
+            self._up.set()
+            await self._over.wait()
+
+    def until(self, name: str, true: Callable[[HttpFaults], object], timeout: float = 10.0) -> None:
+        """Wait until this is true of a server."""
+        work = self.servers[name].until(true, timeout)
+        asyncio.run_coroutine_threadsafe(work, self._loop).result(timeout + 5)
+
+    def seen(self, name: str, what: str, count: int = 1, timeout: float = 10.0) -> None:
+        """Wait for the count-th such request."""
+        self.until(name, lambda server: server.count(what) >= count, timeout)
+
+    def do(self, order: Callable[[], object]) -> None:
+        """An order to a server, on its loop."""
+
+        async def work() -> None:
+            order()
+
+        asyncio.run_coroutine_threadsafe(work(), self._loop).result(10)

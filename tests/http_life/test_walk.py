@@ -104,9 +104,7 @@ async def renewal(host: AsyncHost, server: HttpFaults) -> None:
 async def lost_stream(host: AsyncHost, server: HttpFaults) -> None:
     """The event stream of 2024-11-05 ends; the next call brings the server up anew."""
     server.end_sse_streams()
-    await asyncio.gather(
-        *(host.call("a__echo", {"text": "x"}, timeout=2.0, repeat=True) for _ in range(3))
-    )
+    await asyncio.gather(*(host.call("a__echo", {"text": "x"}, timeout=2.0, repeat=True) for _ in range(3)))
 
 
 async def restart(host: AsyncHost, server: HttpFaults) -> None:
@@ -143,7 +141,11 @@ ROWS: list[tuple[str, str, str]] = [
     *(("connect", way, server) for way in WAYS for server in ("normal", "silent", "comments", "silent list")),
     ("connect", "auto", "normal"),
     ("connect", "handshake", "hung DELETE"),
-    *((name, way, "normal") for name in ("call", "call_never", "list", "close", "run", "restart") for way in WAYS),
+    *(
+        (name, way, "normal")
+        for name in ("call", "call_never", "list", "close", "run", "restart")
+        for way in WAYS
+    ),
     *((name, way, "by SSE") for name in ("call", "call_never", "list") for way in ("handshake", "modern")),
     *((name, "handshake", "hung DELETE") for name in ("close", "run", "restart")),
     *(("renewal", "handshake", server) for server in ("normal", "by SSE", "hung DELETE")),
@@ -247,7 +249,9 @@ def points(name: str, how: str, row: str, whole: bool) -> Iterable[int]:
     if whole:
         return itertools.count(1)
     first = zlib.crc32(f"{row} {how}".encode())
-    most = {"connect": 40, "restart": 60, "renewal": 40, "lost_stream": 40, "close": 20, "list": 40}.get(name, 12)
+    most = {"connect": 40, "restart": 60, "renewal": 40, "lost_stream": 40, "close": 20, "list": 40}.get(
+        name, 12
+    )
     return sorted({1 + (first >> shift) % most for shift in (0, 6, 12)})
 
 
