@@ -32,6 +32,7 @@ from ..wire.http_rules import (
 )
 from .base import Failure, Outgoing
 from .http_headers import HeadersFailed, HeaderSource
+from .http_secrets import Secrets, hidden, hidden_bytes
 
 if TYPE_CHECKING:
     from ..net.client import HttpClient
@@ -79,6 +80,10 @@ class HttpSettings(msgspec.Struct, frozen=True):
     leave: Callable[[], Awaitable[None]]
     """Called once at the end: the client is not used any more."""
 
+    def secrets(self) -> Secrets:
+        """What of our requests must not be shown, where a server repeats it."""
+        return self.headers.secrets(self.url)
+
 
 class Exchange(Outgoing, eq=False, gc=True, weakref=True):
     """One message on its way by a POST of its own."""
@@ -100,20 +105,22 @@ def retry_after(answer: Answer) -> float | None:
     return parse_retry_after(answer.headers.get("Retry-After"), time.time())
 
 
-def detail_of(answer: Answer, excerpt: str = "") -> HttpDetail:
+def detail_of(answer: Answer, settings: HttpSettings, excerpt: str = "") -> HttpDetail:
     """What an error tells of an answer."""
+    secrets = settings.secrets()
     headers: Any = answer.headers
     return HttpDetail(
         status=answer.status,
         url=redacted(answer.url),
         excerpt=excerpt,
         retry_after=retry_after(answer),
-        challenges=tuple(headers.getall("WWW-Authenticate", ())),
+        challenges=tuple(hidden(each, secrets) for each in headers.getall("WWW-Authenticate", ())),
     )
 
 
-async def first_bytes(answer: Answer) -> bytes:
-    """The beginning of a body that is no message: it may be long, slow, or broken off, and all of that is fine."""
+async def first_bytes(answer: Answer, settings: HttpSettings) -> bytes:
+    """The beginning of a body that is no message, without our secrets: it may be long, slow, or broken off, and all of
+    that is fine."""
     parts: list[bytes] = []
     size = 0
     try:
@@ -125,11 +132,11 @@ async def first_bytes(answer: Answer) -> bytes:
                     break
     except (NetError, TimeoutError):
         pass  # What came so far is what there is.
-    return b"".join(parts)[:BODY_KEPT]
+    return hidden_bytes(b"".join(parts), settings.secrets())[:BODY_KEPT]
 
 
-def refusal(answer: Answer, body: bytes) -> Failure:
-    """What an answer that is no message means for its request. ``body`` is its beginning."""
+def refusal(answer: Answer, settings: HttpSettings, body: bytes) -> Failure:
+    """What an answer that is no message means for its request. ``body`` is its beginning, as ``first_bytes`` says."""
     fault = judge_refusal(
         answer.status,
         answer.content_type,
@@ -141,14 +148,15 @@ def refusal(answer: Answer, body: bytes) -> Failure:
     return Failure(
         kind=_MEANS.get(fault.kind, "turned-away"),
         reason=fault.text,
-        http=detail_of(answer, first_words(body)),
+        http=detail_of(answer, settings, first_words(body)),
     )
 
 
-def unreadable(answer: Answer, body: bytes) -> Failure:
+def unreadable(answer: Answer, settings: HttpSettings, body: bytes) -> Failure:
     """What a body means in which the answer to the request should have been."""
+    body = hidden_bytes(body[:BODY_KEPT], settings.secrets())
     fault = judge_unreadable(answer.status, answer.content_type, body, url=answer.url)
-    return Failure(kind="invalid", reason=fault.text, http=detail_of(answer, first_words(body)))
+    return Failure(kind="invalid", reason=fault.text, http=detail_of(answer, settings, first_words(body)))
 
 
 _MEANS: dict[FaultKind, Literal["broken", "invalid"]] = {

@@ -89,7 +89,7 @@ class LegacySseTransport:
                     redirects="same-origin" if settings.redirects else "none",
                 ) as answer:
                     if answer.status != 200 or answer.content_type != EVENT_STREAM:
-                        failure = refusal(answer, await first_bytes(answer))
+                        failure = refusal(answer, self._settings, await first_bytes(answer, self._settings))
                         self.problem = failure.http
                         reason = f"gave no event stream: {failure.reason}"
                     else:
@@ -168,7 +168,7 @@ class LegacySseTransport:
                 redirects="same-origin" if settings.redirects else "none",
             ) as answer:
                 if not 200 <= answer.status < 300:
-                    failure = refusal(answer, await first_bytes(answer))
+                    failure = refusal(answer, self._settings, await first_bytes(answer, self._settings))
         except FAILURES as error:
             failure = net_failure(error, out.started)
         finally:
