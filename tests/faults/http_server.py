@@ -322,7 +322,7 @@ class Connection(asyncio.Protocol):
     def reset(self) -> None:
         assert self.transport is not None
         raw = self.transport.get_extra_info("socket")
-        if raw is not None and raw.family != socket.AF_UNIX:
+        if raw is not None and raw.fileno() >= 0 and raw.family != socket.AF_UNIX:
             raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, LINGER_NONE)
         self.transport.abort()
 

@@ -107,7 +107,7 @@ async def test_f13_2_an_answer_over_the_cap(way: str, form: str) -> None:
             other = asyncio.create_task(host.call("a__sleep", {"seconds": 0.3}))
             with took(0.0, 5.0), pytest.raises(CallError, match="max_message") as failed:
                 await host.call("a__big", {"bytes": 17 * MIB})
-            assert str(16 * MIB) in str(failed.value) or "16 MiB" in str(failed.value)
+            assert str(16 * MIB) in str(failed.value).replace(",", "")
             assert failed.value.sent is True
             assert (await other).text == "slept"
             assert (await host.call("a__echo", {"text": "x"})).text == "x"
@@ -222,7 +222,7 @@ async def test_f13_6_an_id_that_comes_back_as_another_type(id_: Callable[[int], 
      "text/json", "application/problem+json", "text/plain", None],
 )  # fmt: skip
 async def test_f13_6_kinds_of_json(content_type: str | None) -> None:
-    """F13: letter case and parameters of the type do not matter; JSON under a wrong type is read, or refused at once."""
+    """F13: letter case and parameters of the type do not matter; under another type it is read, or refused at once."""
 
     def on_call(line: Line, message: dict[str, Any], text: bytes) -> None:
         headers = {} if content_type is None else {"Content_Type": content_type}
@@ -277,7 +277,7 @@ async def test_f13_7_only_the_get_is_wrong(get: str) -> None:
             assert (await host.wait_ready(5)).all_ready
             for _ in range(3):
                 assert (await host.call("a__echo", {"text": "x"})).text == "x"
-            assert server.count("GET") <= 2
+            assert sum(seen.path == server.path for seen in server.of("GET")) <= 2
 
 
 @pytest.mark.parametrize("way", [*WAYS, "auto"])

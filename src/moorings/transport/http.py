@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from .._tasks import TaskOwner, outlast, put_back_cancellation
 from ..net.addresses import redacted
-from ..net.errors import NetError
+from ..net.errors import NetError, RedirectRefused
 from ..wire.eras import LATEST_MODERN
 from ..wire.headers import standard_headers
 from ..wire.http_rules import Reading, how_to_read
@@ -442,6 +442,8 @@ class HttpTransport:
                             self._receiver.may_have_missed()
                         self._hears = True
                         await stream.read(answer, None)
+            except RedirectRefused:
+                return  # a page to sign in at, or the like: none for us
             except FAILURES as error:
                 self._heard_of_listen()
                 _log.debug("the stream of %s broke: %s", self._shown, error)
