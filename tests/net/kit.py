@@ -242,10 +242,26 @@ class HttpProxy:
         )
         reader, writer = await asyncio.open_connection("127.0.0.1", int(place.rpartition(":")[2]))
         writer.write(head.encode() + b"\r\n" + request.body)
-        answer = await reader.readuntil(b"\r\n\r\n")
-        size = int(answer.lower().split(b"content-length:")[1].split(b"\r\n")[0])
-        line.say(answer + await reader.readexactly(size))
-        writer.transport.abort()
+        try:
+            answer = await reader.readuntil(b"\r\n\r\n")
+            small = answer.lower()
+            size = small.partition(b"content-length:")[2].split(b"\r\n")[0]
+            if b"transfer-encoding:" in small or not size:
+                # A stream, or what the end of the connection ends: carried until that.
+                line.say(answer)
+                async with asyncio.TaskGroup() as group:
+                    back = group.create_task(pump(reader, line.writer))
+                    ended = group.create_task(line.ended())
+                    await asyncio.wait({back, ended}, return_when=asyncio.FIRST_COMPLETED)
+                    back.cancel()
+                    ended.cancel()
+                line.writer.transport.abort()
+                return
+            line.say(answer + await reader.readexactly(int(size)))
+        except asyncio.IncompleteReadError:
+            line.writer.transport.abort()
+        finally:
+            writer.transport.abort()
 
 
 class SocksProxy:
