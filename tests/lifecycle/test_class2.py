@@ -1,6 +1,6 @@
 """Shutdown and interpreter exit (field faults, class 2): what the other files here and in ``tests/host`` leave open.
 
-F2.3, and the parts of F2.5 and F2.9 with a closing DELETE that is never answered, need the HTTP transport.
+What HTTP adds (a closing DELETE that is never answered) stands in tests/http_life.
 """
 
 from __future__ import annotations
