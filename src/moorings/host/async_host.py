@@ -589,14 +589,15 @@ class AsyncHost:
             CallError: as ``call``.
         """
         if server is not None:
-            return await self._ask(server, uri, timeout, lambda m, c: m.read_resource(uri, c))
+            holder, its_clock = self._for_call(server, timeout)
+            return await self._in_run(lambda: holder.read_resource(uri, its_clock), uri)
         self._check()
         clock = self._clock(timeout, None)
 
         async def resolved() -> ReadResourceResult:
             owner = await self._directory.holder(uri, clock)
             self._fit(clock, owner, timeout, None)
-            return await owner.request(uri, clock, lambda m: m.read_resource(uri, clock))
+            return await owner.read_resource(uri, clock)
 
         return await self._in_run(resolved, uri)
 

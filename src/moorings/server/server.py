@@ -42,9 +42,16 @@ from ..session.pending import OnProgress, Pending, Waiter
 from ..session.session import Counters
 from ..transport.base import StopRecord
 from ..wire.eras import HEADER_MISMATCH
-from ..wire.types import CallToolResult, Implementation, ServerCapabilities, ToolAnnotations
+from ..wire.types import (
+    CallToolResult,
+    Implementation,
+    ReadResourceResult,
+    ServerCapabilities,
+    ToolAnnotations,
+)
 from .life import UNBOUNDED, Life, LifeSettings
 from .lists import Lists
+from .reads import Reads
 from .replay import may_repeat
 from .states import Event, State, next_state
 
@@ -154,6 +161,7 @@ class Server:
         self._last_steps: dict[str, float] = {}
         self._subscribed: set[str] = set()
         self._log_level: str | None = None
+        self._reads = Reads(lambda: asyncio.get_running_loop().time())
         self._declared: ServerCapabilities | None = None
         self.stuck: list[str] = []
         """Tasks of the user's code that would not end."""
@@ -244,6 +252,7 @@ class Server:
             on_ready=self._on_ready,
             on_down=self._on_down,
             on_list_changed=self.lists.changed,
+            on_resource_changed=self._reads.forget,
             on_renewed=self._on_renewed,
         )
         self.life.task.add_done_callback(self._on_life_over)
@@ -269,6 +278,7 @@ class Server:
         assert life.negotiated is not None
         self._declared = life.negotiated.capabilities
         self._on_moved()
+        self._reads.forget()
         for kind in ("tools", "prompts", "resources"):
             self.lists.changed(kind)
         if self._subscribed or self._log_level is not None:
@@ -283,6 +293,7 @@ class Server:
             if not was_ready:
                 self._cool_down()
         self.lists.unbind()
+        self._reads.forget()
         if self.state in (State.CLOSING, State.STOPPING):
             return
         cause = str(problem) if problem is not None else ""
@@ -597,6 +608,20 @@ class Server:
         if declared is None and kind != "tools":
             return Listed({})
         return await self.lists.get(kind, clock)
+
+    async def read_resource(self, uri: str, clock: CallClock) -> ReadResourceResult:
+        """Read a resource; start the server if need be. What the server itself calls fresh is not read again.
+
+        Raises:
+            CallError: every other outcome.
+        """
+        life = self.life
+        fresh = self._reads.get(uri) if life is not None and life.serving is not None else None
+        if fresh is not None:
+            return fresh
+        result = await self.request(uri, clock, lambda m: m.read_resource(uri, clock))
+        self._reads.put(uri, result)
+        return result
 
     # Subscriptions to resources
 

@@ -42,6 +42,7 @@ from ..wire.types import (
     CancelledParams,
     InvalidAnswer,
     ProgressParams,
+    ResourceUpdatedParams,
     SubscriptionAcknowledgedParams,
     SubscriptionFilter,
     decode_params,
@@ -89,6 +90,8 @@ class SessionHooks(msgspec.Struct, frozen=True):
     """A listen stream was acknowledged: its id and the filter granted."""
     noise: Callable[[bytes], None]
     """What came and was no JSON-RPC."""
+    resource_changed: Callable[[str], None] = lambda uri: None
+    """A resource was said to be another now."""
     session_lost: Callable[[], None] = lambda: None
     """The server does not know the MCP session any more."""
     may_have_missed: Callable[[], None] = lambda: None
@@ -687,6 +690,9 @@ class Session:
         elif kind := _LIST_CHANGED.get(method):
             self._hooks.list_changed(kind)
             self._hear(method, params)
+        elif method == "notifications/resources/updated":
+            self._on_updated(params)
+            self._hear(method, params)
         elif method == "notifications/cancelled":
             self._on_cancelled(params)
         elif method == "notifications/subscriptions/acknowledged":
@@ -711,6 +717,12 @@ class Session:
             self.counters.stray_progress += 1
             return
         pending.on_progress_notice(progress, self.loop.time())
+
+    def _on_updated(self, params: Raw | UnsetType) -> None:
+        try:
+            self._hooks.resource_changed(decode_params(_body(params), ResourceUpdatedParams).uri)
+        except InvalidAnswer:
+            return
 
     def _on_cancelled(self, params: Raw | UnsetType) -> None:
         """The server takes a question back, or ends a listen stream."""
