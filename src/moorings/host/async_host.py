@@ -683,8 +683,30 @@ class AsyncHost:
         *,
         timeout: float | None = None,
     ) -> Any:
-        """Any request, its result as plain JSON: for what Moorings has no name for yet. Raises as ``call``."""
-        return await self._ask(server, method, timeout, lambda m, c: m.raw(method, params, c))
+        """Any request, its result as plain JSON: for what Moorings has no name for yet. Raises as ``call``.
+
+        It goes out as it is, also where the era of the server has no such method, and is never sent twice.
+        """
+        owner, clock = self._for_call(server, timeout)
+        return await self._in_run(
+            lambda: owner.request(method, clock, lambda m: m.raw(method, params, clock), reads=False), method
+        )
+
+    async def notify(
+        self,
+        server: str,
+        method: str,
+        params: Mapping[str, Any] | None = None,
+        *,
+        timeout: float | None = None,
+    ) -> None:
+        """Any notification to a server, which is started if need be. Nobody says whether it was heard.
+
+        Raises:
+            CallError: the server is not up within ``timeout`` seconds, or takes nothing more.
+        """
+        owner, clock = self._for_call(server, timeout)
+        await self._in_run(lambda: owner.notify(method, params, clock), method)
 
     async def _ask(
         self,

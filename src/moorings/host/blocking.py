@@ -371,6 +371,17 @@ class Host:
         """See ``AsyncHost.request``."""
         return self.on_loop(lambda host: host.request(server, method, params, timeout=timeout), method)
 
+    def notify(
+        self,
+        server: str,
+        method: str,
+        params: Mapping[str, Any] | None = None,
+        *,
+        timeout: float | None = None,
+    ) -> None:
+        """See ``AsyncHost.notify``."""
+        self.on_loop(lambda host: host.notify(server, method, params, timeout=timeout), method)
+
     def run(self, timeout: float | None = None) -> BlockingRun:
         """An agent run: ``with host.run(timeout=60) as run``. See ``BlockingRun``."""
         return BlockingRun(self, timeout)

@@ -489,10 +489,30 @@ class Server:
             failed=outcome if isinstance(outcome, CallError) else None,
         )
 
-    async def request(self, label: str, clock: CallClock, use: Callable[[Methods], Awaitable[T]]) -> T:
-        """Any other request, all of which only read; start the server if need be. Raises CallError."""
+    async def request(
+        self,
+        label: str,
+        clock: CallClock,
+        use: Callable[[Methods], Awaitable[T]],
+        *,
+        reads: bool = True,
+    ) -> T:
+        """Any other request; start the server if need be. Raises CallError.
+
+        ``reads``: it only reads, so that it may be sent again where its exchange broke.
+        """
         # The death of a server may be the fault of the request; a broken exchange is not.
-        return await self._use(label, clock, use, harmless=lambda: self.life is not None and self.life.usable)
+        return await self._use(
+            label, clock, use, harmless=lambda: reads and self.life is not None and self.life.usable
+        )
+
+    async def notify(self, method: str, params: Mapping[str, Any] | None, clock: CallClock) -> None:
+        """Send a notification; start the server if need be. Raises CallError."""
+        life = await self.for_call(clock, method)
+        if life.session is None or not life.session.notify(method, None if params is None else dict(params)):
+            raise NotSent(
+                "not sent: the connection takes nothing more", server=self.name, tool=method, sent=False
+            )
 
     async def _use(
         self,

@@ -256,7 +256,7 @@ class Methods:
 
     async def raw(self, method: str, params: Mapping[str, Any] | None, clock: CallClock) -> Any:
         """Any request, its result decoded as plain JSON: for what Moorings has no name for yet. Raises CallError."""
-        raw = await self._session.request(method, dict(params) if params else {}, clock)
+        raw = await self._session.request(method, dict(params) if params else {}, clock, as_it_is=True)
         try:
             return load_raw(raw)
         except InvalidAnswer as error:

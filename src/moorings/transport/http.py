@@ -258,7 +258,7 @@ class HttpTransport:
         return max(wait, 0.01)
 
     def _headers_for(self, given: Mapping[str, str], request: Request | None, method: str) -> dict[str, str]:
-        if method == "initialize":
+        if method == "initialize" and not self._modern:
             return {**given, **_BASE}
         if method == "server/discover" and not self._revision:
             # The probe, and nothing else is sent before it is answered.
@@ -285,7 +285,7 @@ class HttpTransport:
     async def _take(
         self, answer: Answer, out: Exchange, request: Request | None, method: str, session: str | None
     ) -> Failure | None:
-        if method == "initialize" and 200 <= answer.status < 300:
+        if method == "initialize" and not self._modern and 200 <= answer.status < 300:
             self._note_session(answer)
         reading = how_to_read(answer.status, answer.content_type, request=request is not None)
         if reading is Reading.DONE:
