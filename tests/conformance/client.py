@@ -108,10 +108,8 @@ async def standard_headers(host: AsyncHost) -> None:
     info = {"name": "moorings-conformance", "version": "1"}
     version = os.environ.get("MCP_CONFORMANCE_PROTOCOL_VERSION", "2026-07-28")
     params = {"protocolVersion": version, "capabilities": {}, "clientInfo": info}
-    await host.request(S, "initialize", params, timeout=PATIENCE)
-    notify = getattr(host, "notify", None)
-    if notify is not None:
-        await notify(S, "notifications/initialized")
+    await host.request(S, "initialize", params, timeout=PATIENCE, any_era=True)
+    await host.notify(S, "notifications/initialized")
 
 
 async def custom_headers(host: AsyncHost) -> None:

@@ -682,14 +682,18 @@ class AsyncHost:
         params: Mapping[str, Any] | None = None,
         *,
         timeout: float | None = None,
+        any_era: bool = False,
     ) -> Any:
         """Any request, its result as plain JSON: for what Moorings has no name for yet. Raises as ``call``.
 
-        It goes out as it is, also where the era of the server has no such method, and is never sent twice.
+        It is never sent twice by itself. ``any_era``: send it also where the era of the server has no such method.
         """
         owner, clock = self._for_call(server, timeout)
         return await self._in_run(
-            lambda: owner.request(method, clock, lambda m: m.raw(method, params, clock), reads=False), method
+            lambda: owner.request(
+                method, clock, lambda m: m.raw(method, params, clock, any_era=any_era), reads=False
+            ),
+            method,
         )
 
     async def notify(

@@ -367,9 +367,12 @@ class Host:
         params: Mapping[str, Any] | None = None,
         *,
         timeout: float | None = None,
+        any_era: bool = False,
     ) -> Any:
         """See ``AsyncHost.request``."""
-        return self.on_loop(lambda host: host.request(server, method, params, timeout=timeout), method)
+        return self.on_loop(
+            lambda host: host.request(server, method, params, timeout=timeout, any_era=any_era), method
+        )
 
     def notify(
         self,

@@ -321,7 +321,8 @@ class Life:
     async def _negotiate(self, deadline: float) -> None:
         start, strict = self._how_to_start()
         self._spawn()
-        assert self.session is not None
+        assert self.session is not None and self._transport is not None
+        await self._transport.prepare()
         before = self._loop.time()
         try:
             self.negotiated = await self._talk(start, strict, deadline)

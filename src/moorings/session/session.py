@@ -235,7 +235,7 @@ class Session:
         on_progress: OnProgress | None = None,
         progress: bool = False,
         on_sent: Callable[[int], None] | None = None,
-        as_it_is: bool = False,
+        any_era: bool = False,
     ) -> Pending:
         """Send a request; its outcome is awaited with ``Pending.wait``.
 
@@ -243,7 +243,7 @@ class Session:
             label: what error texts call it (the tool); the method if None.
             progress: ask the server for progress, which extends the clock.
             on_sent: told the id before the request goes out.
-            as_it_is: send it also where the era has no such method.
+            any_era: send it also where the era has no such method.
 
         Raises:
             NotSent: the connection is over, its outbox is full, or its era has no such method.
@@ -252,7 +252,7 @@ class Session:
         """
         label = label or method
         self._check_open(label, clock)
-        if self.rules_set and not as_it_is and not method_exists(method, self.era):
+        if self.rules_set and not any_era and not method_exists(method, self.era):
             raise self._not_sent(label, clock, f"{method} does not exist in revision {self.revision}")
         id_ = self._next_id
         body = dict(params) if params else {}
@@ -360,7 +360,7 @@ class Session:
         label: str | None = None,
         on_progress: OnProgress | None = None,
         progress: bool = False,
-        as_it_is: bool = False,
+        any_era: bool = False,
     ) -> Raw:
         """Send a request and wait for its result, as bytes.
 
@@ -374,7 +374,7 @@ class Session:
             label=label,
             on_progress=on_progress,
             progress=progress,
-            as_it_is=as_it_is,
+            any_era=any_era,
         )
         return await pending.wait()
 

@@ -129,6 +129,13 @@ class HttpTransport:
             self._listen_answered = self._loop.create_future()
             self._listening = self._start(self._listen(), "listen")
 
+    async def prepare(self) -> None:
+        """Load what is loaded late, and make the TLS context: that is not the server's time. Faults show on sending."""
+        try:
+            await self._client.prepare(self._settings.url)
+        except FAILURES as error:
+            _log.debug("%s: %r", redacted(self._settings.url), error)
+
     # Out
 
     def send(self, frame: bytes, request: Request | None = None, method: str = "") -> Outgoing:

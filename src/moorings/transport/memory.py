@@ -101,6 +101,9 @@ class MemoryTransport:
         self._waiting -= len(outgoing.frame)
         return True
 
+    async def prepare(self) -> None:
+        """All is there."""
+
     def let_go(self, outgoing: Outgoing) -> bool:
         return False
 
