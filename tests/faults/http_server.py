@@ -65,7 +65,7 @@ Words that do not carry the request out:
     garbage                        bytes that are no HTTP
 
 Tools: ``echo(text)``, ``add(a, b)``, ``effect(name)``, ``read(name)`` (the same, but listed as read-only),
-``sleep(seconds)``, ``hold(key)``, ``progress(count)``, ``notify(count)``, ``big(bytes)``, ``boom``,
+``sleep(seconds)``, ``hold(key)``, ``progress(count)``, ``notify(count)``, ``big(bytes)``, ``boom(text)``,
 ``ask(method, params, via)`` (a request of ours, on the stream "post" or "get"), ``question(rounds, state)`` (MRTR),
 ``mirror(region, level)`` (``x-mcp-header``).
 """
@@ -1108,8 +1108,8 @@ async def do_mirror(call: Call, region: str | None = None, level: int | None = N
     )
 
 
-async def do_boom(call: Call) -> Json:
-    return text_of(call, "it failed", isError=True)
+async def do_boom(call: Call, text: str = "it failed") -> Json:
+    return text_of(call, text, isError=True)
 
 
 CALLS: dict[str, Callable[..., Awaitable[Json]]] = {

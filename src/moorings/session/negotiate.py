@@ -20,6 +20,7 @@ from ..wire.eras import (
     LATEST_HANDSHAKE,
     LATEST_MODERN,
     METHOD_NOT_FOUND,
+    MODERN_ERRORS,
     MODERN_REVISIONS,
     UNSUPPORTED_VERSION,
     Era,
@@ -347,14 +348,13 @@ class _Talk:
 def _decides(error: CallError) -> bool:
     """Whether an answer to the probe says anything of the era: a wish for authorization does not, nor what stands in
     between or is the matter of a moment."""
-    if (
-        error.http is None
-        or not isinstance(error, Refused | AmbiguousDelivery)
-        or _rpc_code(error) is not None
-    ):
+    if error.http is None or not isinstance(error, Refused | AmbiguousDelivery):
         return True
     kind = judge_http_probe(error.http.status, None).kind
-    return kind not in (ProbeKind.AUTHORIZE, ProbeKind.NOTHING)
+    # Whatever stands in the body of a 401: who asks for credentials speaks either era (F9.4).
+    if kind is ProbeKind.NOTHING:
+        return _rpc_code(error) in MODERN_ERRORS
+    return kind is not ProbeKind.AUTHORIZE
 
 
 def _rpc_code(error: CallError) -> int | None:

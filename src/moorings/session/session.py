@@ -37,6 +37,7 @@ from ..wire import jsonrpc
 from ..wire.eras import INTERNAL_ERROR, INVALID_REQUEST, METHOD_NOT_FOUND, Era, method_exists
 from ..wire.framing import Oversize, find_ends
 from ..wire.headers import ParamHeaders, Unmirrorable
+from ..wire.http_rules import TURNED_AWAY
 from ..wire.jsonrpc import UNREADABLE, decode_envelope, encode_call
 from ..wire.types import (
     CancelledParams,
@@ -575,16 +576,20 @@ class Session:
         else:
             pending.fail(self.invalid(pending, "an answer with neither result nor error"))
 
-    def refusal(self, error: jsonrpc.RpcError, pending: Pending) -> Refused:
-        """The outcome that a JSON-RPC error means."""
-        return Refused(
-            f"refused by the server: {error.message or 'no reason given'} (code {error.code})",
+    def refusal(self, error: jsonrpc.RpcError, pending: Pending, http: HttpDetail | None = None) -> Refused:
+        """The outcome that a JSON-RPC error means; ``http`` if it was the body of an HTTP error."""
+        status = f", HTTP {http.status}" if http is not None else ""
+        refusal = Refused(
+            f"refused by the server: {error.message or 'no reason given'} (code {error.code}{status})",
             rpc_code=error.code,
             data=error.data,
             server=self.server,
             tool=pending.label,
+            sent=http is None or http.status not in TURNED_AWAY,
             elapsed=pending.clock.elapsed(self.loop.time()),
         )
+        refusal.http = http
+        return refusal
 
     def invalid(self, pending: Pending, why: str) -> AmbiguousDelivery:
         """The outcome of an answer that cannot be read: it ran, and we do not know how (F6.5)."""
@@ -650,9 +655,7 @@ class Session:
             return False
         pending = self._pending.pop(id_, None)
         if pending is not None:
-            refusal = self.refusal(jsonrpc.decode_error(envelope.error), pending)
-            refusal.http = http
-            pending.fail(refusal)
+            pending.fail(self.refusal(jsonrpc.decode_error(envelope.error), pending, http))
         return True
 
     def session_lost(self) -> None:

@@ -62,8 +62,14 @@ FIRST_WAIT = 10.0
 """Seconds that other messages wait for ``notifications/initialized`` to be taken."""
 FIRST_LISTEN = 0.5
 """Seconds that messages wait for the GET stream to be answered, so that nothing is said before it is heard."""
+FIRST_RESUME, LONGEST_RESUME = 0.1, 1.0
+"""Seconds that are waited at least before a stream is resumed, whatever the server asks for; they grow."""
 FIRST_REOPEN, LONGEST_REOPEN = 1.0, 60.0
 """Seconds between two openings of the GET stream; they grow while it brings nothing."""
+MOST_WAITS = 3
+"""How often one request is sent again to a server that is too busy, and says when to come back."""
+SHORTEST_WAIT = 0.1
+"""Seconds before that, at least."""
 LONGEST_RETRY = 60.0
 """Seconds; a server may ask for no longer a wait between two openings."""
 MOST_SEEN = 1024
@@ -143,7 +149,13 @@ class HttpTransport:
             raise ConnectionError("it is closed")
         if self._queued + len(frame) > self._settings.max_outbox:
             raise OutboxFull(f"{self._queued} bytes wait to be sent to it (Bounds.max_outbox)")
-        out = Exchange(frame=frame, size=len(frame), waiting=len(frame), notice=request is None)
+        out = Exchange(
+            frame=frame,
+            size=len(frame),
+            waiting=len(frame),
+            notice=request is None,
+            session=self._session_id,
+        )
         self._queued += out.size
         self._exchanges.add(out)
         out.task = self._start(self._exchange(out, request, method), method or "answer")
@@ -219,12 +231,15 @@ class HttpTransport:
         """Send it, and bring its answer to the receiver; returns why there is none."""
         settings = self._settings
         dials = iter(DIAL_WAITS)
+        waits = 0
         asked_again = False
         while True:
             given = settings.headers.at_hand
             if given is None:
                 given = await settings.headers.get()
-            session = self._session_id
+            if out.session != self._session_id and method != "initialize":
+                # Others found out meanwhile: it belongs to a conversation that is over, and has not been sent.
+                return Failure(kind="session-lost", reason="the server does not know the session any more")
             try:
                 async with self._client.send(
                     "POST",
@@ -242,9 +257,9 @@ class HttpTransport:
                         settings.headers.forget(given)
                         out.offset = 0
                         continue
-                    wait = self._may_wait(answer, request)
+                    wait = self._may_wait(answer, request) if waits < MOST_WAITS else None
                     if wait is None:
-                        return await self._take(answer, out, request, method, session)
+                        return await self._take(answer, out, request, method, out.session)
             except NetError as error:
                 # Nothing of it left: once more, a little later, is no second time.
                 if error.sent or out.started or (pause := next(dials, None)) is None:
@@ -253,6 +268,7 @@ class HttpTransport:
                 continue
             # Turned away before it ran (law 4): it has not been sent, so far.
             out.offset = 0
+            waits += 1
             await asyncio.sleep(wait)
 
     def _may_wait(self, answer: Answer, request: Request | None) -> float | None:
@@ -262,7 +278,7 @@ class HttpTransport:
         wait = retry_after(answer)
         if wait is None or self._loop.time() + wait >= request.clock.expires:
             return None
-        return max(wait, 0.01)
+        return max(wait, SHORTEST_WAIT)
 
     def _headers_for(self, given: Mapping[str, str], request: Request | None, method: str) -> dict[str, str]:
         if method == "initialize" and not self._modern:
@@ -362,20 +378,20 @@ class HttpTransport:
 
     async def _resume(self, stream: _Stream, out: Exchange, request: Request) -> Failure | None:
         tries = 0
+        shortest = FIRST_RESUME
         reason = "the stream ended without the answer"
         while tries < MOST_RESUMES:
-            await asyncio.sleep(stream.wait)
+            await asyncio.sleep(max(stream.wait, shortest))
+            shortest = min(2 * shortest, LONGEST_RESUME)
             before, tries = stream.events, tries + 1
-            session = self._session_id
+            lost = "the session was lost in the middle of it"
+            if out.session != self._session_id:
+                return Failure(kind="broken", reason=lost)
             try:
                 async with self._get(stream.last_id) as answer:
-                    if answer.status == 404 and session is not None:
-                        self._lose_session(session)
-                        return Failure(
-                            kind="broken",
-                            reason="the session was lost in the middle of it",
-                            http=detail_of(answer),
-                        )
+                    if answer.status == 404 and out.session is not None:
+                        self._lose_session(out.session)
+                        return Failure(kind="broken", reason=lost, http=detail_of(answer))
                     if answer.status != 200 or answer.content_type != EVENT_STREAM:
                         return Failure(
                             kind="broken",

@@ -82,6 +82,8 @@ class Exchange(Outgoing, eq=False, gc=True, weakref=True):
     """Bytes of it that count as waiting to be sent."""
     notice: bool = False
     """True for what no answer is awaited to: a notification, or an answer of ours."""
+    session: str | None = None
+    """The MCP session that it belongs to."""
     task: asyncio.Task[None] | None = None
     abandoned: bool = False
     """True once nobody waits for the answer."""

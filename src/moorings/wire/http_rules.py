@@ -27,6 +27,7 @@ __all__ = [
     "EVENT_STREAM",
     "JSON",
     "MAX_RETRY_AFTER",
+    "TURNED_AWAY",
     "Fault",
     "FaultKind",
     "ProbeKind",
@@ -55,6 +56,9 @@ SHOWN = 300
 
 MAX_RETRY_AFTER = 86_400.0
 """Seconds: the longest wait that is believed."""
+
+TURNED_AWAY = frozenset((401, 403, 407, 429))
+"""Statuses that say that the message did not run, whatever stands in the body."""
 
 _UNSEEN = frozenset(("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"))
 """Categories of characters that are not shown: what moves a cursor, turns the text around, or cannot be seen."""
