@@ -338,10 +338,16 @@ class Pool:
         if not self._open and self._all_gone is not None and not self._all_gone.done():
             self._all_gone.set_result(None)
 
-    async def aclose(self) -> None:
-        """End every connection, the dials too, and see them gone."""
+    def end_idle(self, target: Target) -> None:
+        """End the connections that are kept for requests to the origin of a target."""
+        for handler, _ in self._connector._conns.pop(target.request.connection_key, ()):
+            if handler.transport is not None:
+                handler.transport.abort()
+
+    async def aclose(self) -> bool:
+        """End every connection, the dials too, and see them gone. True if the waiter was cancelled meanwhile."""
         if self._closed:
-            return
+            return False
         self._closed = True
         for bound in list(self._dialing):
             if not bound.expired():
@@ -352,7 +358,9 @@ class Pool:
         self._connector._close()
         if self._open:
             self._all_gone = self.loop.create_future()
-            await outlast(self._all_gone, self.loop.time() + CLOSE_WITHIN)
+            _, cancelled = await outlast(self._all_gone, self.loop.time() + CLOSE_WITHIN)
+            return cancelled
+        return False
 
 
 SOCKS_REPLIES = {

@@ -47,8 +47,12 @@ class StopRecord(msgspec.Struct, frozen=True, kw_only=True):
     """Steps beyond closing stdin: ``TERM``, ``KILL``; empty when it ended by itself."""
     survivors: tuple[int, ...] = ()
     """Processes that would not die within the bounds."""
+    unanswered: tuple[str, ...] = ()
+    """What a server over HTTP was asked at the end and did not answer within the bounds: ``DELETE``, the end of its
+    session."""
     stuck: tuple[str, ...] = ()
-    """Tasks and threads of an in-process server that did not end within the bounds, by name."""
+    """Tasks and threads of an in-process server, and functions that give headers, that did not end within the bounds,
+    by name."""
 
 
 class OutboxFull(Exception):

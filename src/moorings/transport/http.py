@@ -22,7 +22,7 @@ from contextlib import AbstractAsyncContextManager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from .._tasks import TaskOwner, outlast
+from .._tasks import TaskOwner, outlast, put_back_cancellation
 from ..net.addresses import redacted
 from ..net.errors import NetError
 from ..wire.eras import LATEST_MODERN
@@ -35,6 +35,7 @@ from .http_parts import (
     EVENT_STREAM,
     FAILURES,
     JSON,
+    Ending,
     Exchange,
     HttpSettings,
     detail_of,
@@ -89,11 +90,13 @@ class HttpTransport:
 
     def __init__(self, settings: HttpSettings, client: HttpClient, receiver: Receiver) -> None:
         self._settings = settings
-        self._where = redacted(settings.url)
+        self._shown = redacted(settings.url)
         self._client = client
         self._receiver = receiver
         self._loop = asyncio.get_running_loop()
         self._owner = TaskOwner("requests over HTTP")
+        self._ending = Ending(settings, client, self._owner)
+        self._unanswered: tuple[str, ...] = ()
         self._exchanges: set[Exchange] = set()
         self._queued = 0
         """Bytes of messages that have not left."""
@@ -171,7 +174,8 @@ class HttpTransport:
 
     def let_go(self, outgoing: Outgoing) -> bool:
         self._drop(outgoing)
-        return self._modern
+        # Before an era is settled, and where its session is lost, no notice of ours would be understood.
+        return self._modern or not self._revision
 
     def _drop(self, outgoing: Outgoing) -> None:
         assert isinstance(outgoing, Exchange)
@@ -184,7 +188,7 @@ class HttpTransport:
 
     def note(self, text: bytes) -> None:
         """What came and is no JSON-RPC."""
-        _log.debug("no JSON-RPC from %s: %r", self._where, text[:200])
+        _log.debug("no JSON-RPC from %s: %r", self._shown, text[:200])
 
     def _start(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
         return self._owner.start(work, name=name, context=self._settings.context)
@@ -216,7 +220,7 @@ class HttpTransport:
         if request is not None:
             self._receiver.request_failed(request.id, failure)
         elif not self._over:
-            _log.info("a message to %s was not taken: %s", self._where, failure.reason)
+            _log.info("a message to %s was not taken: %s", self._shown, failure.reason)
 
     def _leaves(self, out: Exchange) -> None:
         out.mark()
@@ -345,7 +349,7 @@ class HttpTransport:
     def _note_session(self, answer: Answer) -> None:
         given = answer.headers.get("Mcp-Session-Id")
         if given is not None and not _SESSION_ID.match(given):
-            _log.warning("%s gave a session id that cannot be sent; it is left out", self._where)
+            _log.warning("%s gave a session id that cannot be sent; it is left out", self._shown)
             given = None
         self._session_id = given
 
@@ -424,7 +428,7 @@ class HttpTransport:
             headers=headers,
             first_byte=settings.first_byte,
             idle=settings.idle,
-            redirects="same-origin",
+            redirects="same-origin" if settings.redirects else "none",
         )
 
     async def _listen(self) -> None:
@@ -465,7 +469,7 @@ class HttpTransport:
                         await stream.read(answer, None)
             except FAILURES as error:
                 self._heard_of_listen()
-                _log.debug("the stream of %s broke: %s", self._where, error)
+                _log.debug("the stream of %s broke: %s", self._shown, error)
             self._hears = False
             lived = self._loop.time() - began
             wait = (
@@ -491,25 +495,26 @@ class HttpTransport:
             self._receiver.closed(Closed(reason))
 
     def hasten(self, deadline: float) -> None:
-        """Its end is bounded by ``HttpSettings.close`` anyway."""
+        self._ending.hasten(deadline)
 
     async def stop(self, deadline: float) -> StopRecord:
         began = self._loop.time()
         self._over = True
         self._end_listening()
         by = min(deadline, began + self._settings.close)
-        work = self._owner.start(self._farewell(by), name="farewell") if not self._owner.closed else None
-        if work is not None:
-            await outlast(work, by)
-        await self._owner.aclose(max(0.1, min(2.0, deadline - self._loop.time())))
-        await self._settings.headers.aclose(max(0.05, min(1.0, deadline - self._loop.time())))
-        await self._settings.leave()
-        return StopRecord(elapsed=self._loop.time() - began)
+        cancelled = False
+        if not self._owner.closed:
+            _, cancelled = await outlast(self._owner.start(self._farewell(by), name="farewell"), by)
+        stuck = await self._ending.run(deadline)
+        if cancelled:
+            put_back_cancellation()
+        return StopRecord(elapsed=self._loop.time() - began, unanswered=self._unanswered, stuck=stuck)
 
     async def _farewell(self, by: float) -> None:
         """What is owed at the end: the cancellations that are on their way, then DELETE. The server may ignore both."""
+        asked = False
         try:
-            async with asyncio.timeout_at(by):
+            async with self._ending.farewell(by):
                 now = self._loop.time()
                 await see_off(self._exchanges, now + (by - now) / 2)
                 if self._session_id is not None and not self._modern:
@@ -519,6 +524,7 @@ class HttpTransport:
                         "Mcp-Session-Id": self._session_id,
                         "MCP-Protocol-Version": self._revision,
                     }
+                    asked = True
                     async with self._client.send(
                         "DELETE",
                         self._settings.url,
@@ -527,9 +533,11 @@ class HttpTransport:
                         idle=None,
                         redirects="none",
                     ) as answer:
-                        _log.debug("the session of %s was ended: HTTP %s", self._where, answer.status)
+                        _log.debug("the session of %s was ended: HTTP %s", self._shown, answer.status)
         except (*FAILURES, TimeoutError) as error:
-            _log.debug("the session of %s was not ended: %r", self._where, error)
+            if asked and (isinstance(error, TimeoutError) or net_failure(error, False).kind == "broken"):
+                self._unanswered = ("DELETE",)
+            _log.debug("the session of %s was not ended: %r", self._shown, error)
 
 
 class _Stream:

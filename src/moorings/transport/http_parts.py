@@ -6,6 +6,7 @@ Pure but for reading a bounded excerpt of an answer. What failed is told by its 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import contextvars
 import time
 from collections.abc import Awaitable, Callable, Iterable
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
+from .._tasks import TaskOwner
 from ..errors import HttpDetail, MooringsError
 from ..net.addresses import redacted
 from ..net.errors import NetError, RedirectRefused, TooLarge
@@ -30,6 +32,7 @@ from .base import Failure, Outgoing
 from .http_headers import HeadersFailed, HeaderSource
 
 if TYPE_CHECKING:
+    from ..net.client import HttpClient
     from ..net.exchange import Answer
 
 __all__ = [
@@ -37,6 +40,7 @@ __all__ = [
     "EVENT_STREAM",
     "FAILURES",
     "JSON",
+    "Ending",
     "Exchange",
     "HttpSettings",
     "detail_of",
@@ -178,6 +182,42 @@ def net_failure(error: Exception, sent: bool) -> Failure:
     if isinstance(error, TooLarge):
         return Failure(kind="invalid", reason=f"{reason}; the cap is a setting (Bounds.max_message)")
     return Failure(kind="broken", reason=reason)
+
+
+class Ending:
+    """How a transport over HTTP ends: a farewell within its bound, then everything is put away. That is never cut
+    short by a cancellation, and begun anew where something struck in its middle; the net is left once."""
+
+    def __init__(self, settings: HttpSettings, client: HttpClient, owner: TaskOwner) -> None:
+        self._settings = settings
+        self._client = client
+        self._owner = owner
+        self._left = False
+        self._bound: asyncio.Timeout | None = None
+
+    def farewell(self, by: float) -> asyncio.Timeout:
+        """The bound of the farewell, for ``async with``: the loop's time ``by``, or what ``hasten`` says."""
+        self._bound = asyncio.timeout_at(by)
+        return self._bound
+
+    def hasten(self, deadline: float) -> None:
+        """The farewell has to be over by the loop's time ``deadline``."""
+        bound = self._bound
+        if bound is not None and (bound.when() or deadline) > deadline:
+            with contextlib.suppress(RuntimeError):  # it is over already
+                bound.reschedule(deadline)
+
+    async def run(self, deadline: float) -> tuple[str, ...]:
+        """By the loop's time ``deadline``, or a moment later; returns the names of what would not end."""
+        loop = asyncio.get_running_loop()
+        stuck = await self._owner.aclose(max(0.1, min(2.0, deadline - loop.time())))
+        # A program that gives headers may have to be forced.
+        stuck += await self._settings.headers.aclose(max(0.5, min(2.0, deadline - loop.time())))
+        if not self._left:
+            self._left = True
+            self._client.end_idle(self._settings.url)
+            await self._settings.leave()
+        return tuple(stuck)
 
 
 async def see_off(exchanges: Iterable[Exchange], when: float) -> None:

@@ -12,7 +12,7 @@ import logging
 from typing import TYPE_CHECKING
 from urllib.parse import urljoin
 
-from .._tasks import TaskOwner, outlast
+from .._tasks import TaskOwner, outlast, put_back_cancellation
 from ..errors import HttpDetail
 from ..net.addresses import origin, redacted
 from ..wire.sse import EventParser, OversizeEvent
@@ -21,6 +21,7 @@ from .http_parts import (
     EVENT_STREAM,
     FAILURES,
     JSON,
+    Ending,
     Exchange,
     HttpSettings,
     first_bytes,
@@ -54,6 +55,7 @@ class LegacySseTransport:
         self._receiver = receiver
         self._loop = asyncio.get_running_loop()
         self._owner = TaskOwner("event stream")
+        self._ending = Ending(settings, client, self._owner)
         self._exchanges: set[Exchange] = set()
         self._queued = 0
         self._revision = ""
@@ -211,18 +213,26 @@ class LegacySseTransport:
         self._end(reason)
 
     def hasten(self, deadline: float) -> None:
-        """Nothing here takes long."""
+        self._ending.hasten(deadline)
 
     async def stop(self, deadline: float) -> StopRecord:
         began = self._loop.time()
         self._over = True
         # What is on its way out, cancellations above all, has a moment to leave.
+        cancelled = False
         if not self._owner.closed:
             by = min(deadline, began + self._settings.close / 2)
-            await outlast(self._owner.start(see_off(self._exchanges, by), name="see off"), by)
-        await self._owner.aclose(max(0.1, min(2.0, deadline - self._loop.time())))
-        await self._settings.headers.aclose(max(0.05, min(1.0, deadline - self._loop.time())))
+            _, cancelled = await outlast(self._owner.start(self._farewell(by), name="farewell"), by)
         if not self._endpoint.done():
             self._endpoint.cancel()
-        await self._settings.leave()
-        return StopRecord(elapsed=self._loop.time() - began)
+        stuck = await self._ending.run(deadline)
+        if cancelled:
+            put_back_cancellation()
+        return StopRecord(elapsed=self._loop.time() - began, stuck=stuck)
+
+    async def _farewell(self, by: float) -> None:
+        try:
+            async with self._ending.farewell(by):
+                await see_off(self._exchanges, by)
+        except TimeoutError:
+            pass  # What has not left by now does not leave.
