@@ -93,6 +93,7 @@ class Client(HttpFloor):
             connection = idle.pop()
         else:
             loop = asyncio.get_running_loop()
+            assert parts.hostname is not None and parts.port is not None
             _, connection = await loop.create_connection(Connection, parts.hostname, parts.port)
         answer = await connection.request(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
         idle.append(connection)

@@ -218,7 +218,12 @@ async def over_http(server: Server, ports: int, sse: bool, sessions: Iterator[in
     ]
     print(*(each.sockets[0].getsockname()[1] for each in listening), flush=True)
     over = asyncio.Event()
-    loop.add_reader(0, lambda: os.read(0, READ_SIZE) or over.set())
+
+    def read() -> None:
+        if not os.read(0, READ_SIZE):
+            over.set()
+
+    loop.add_reader(0, read)
     await over.wait()
 
 
