@@ -111,6 +111,11 @@ class Answer:
         # A body in a coding that we did not ask for is a fault when somebody reads it; its status is good anyway.
         return Inflater(coding) if coding in ("gzip", "x-gzip", "deflate") else coding
 
+    @property
+    def complete(self) -> bool:
+        """True once nothing more of the body can come, though it may still have to be read."""
+        return self._connection is None or self._body.is_eof()
+
     async def read(self, cap: int) -> bytes:
         """The whole body, decompressed.
 

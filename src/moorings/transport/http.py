@@ -585,6 +585,7 @@ class _Stream:
                     request is not None
                     and request.done
                     and linger is None
+                    and not answer.complete
                     and out is not None
                     and out.task is not None
                 ):
