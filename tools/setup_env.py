@@ -55,7 +55,9 @@ class Npm(NamedTuple):
     program: str
     args: tuple[str, ...] = ()
     append: str = ""
-    pins: str = "package"  # `tools/node/<pins>.json`; what the demo needs not stands in files and folders of its own
+    pins: str = (
+        "package"  # `tools/node/<pins>.json`; what the demo needs not stands in files and folders of its own
+    )
 
     @property
     def home(self) -> Path:

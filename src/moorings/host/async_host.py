@@ -590,14 +590,15 @@ class AsyncHost:
             CallError: as ``call``.
         """
         if server is not None:
-            return await self._ask(server, uri, timeout, lambda m, c: m.read_resource(uri, c))
+            holder, its_clock = self._for_call(server, timeout)
+            return await self._in_run(lambda: holder.read_resource(uri, its_clock), uri)
         self._check()
         clock = self._clock(timeout, None)
 
         async def resolved() -> ReadResourceResult:
             owner = await self._directory.holder(uri, clock)
             self._fit(clock, owner, timeout, None)
-            return await owner.request(uri, clock, lambda m: m.read_resource(uri, clock))
+            return await owner.read_resource(uri, clock)
 
         return await self._in_run(resolved, uri)
 
@@ -719,9 +720,35 @@ class AsyncHost:
         params: Mapping[str, Any] | None = None,
         *,
         timeout: float | None = None,
+        any_era: bool = False,
     ) -> Any:
-        """Any request, its result as plain JSON: for what Moorings has no name for yet. Raises as ``call``."""
-        return await self._ask(server, method, timeout, lambda m, c: m.raw(method, params, c))
+        """Any request, its result as plain JSON: for what Moorings has no name for yet. Raises as ``call``.
+
+        It is never sent twice by itself. ``any_era``: send it also where the era of the server has no such method.
+        """
+        owner, clock = self._for_call(server, timeout)
+        return await self._in_run(
+            lambda: owner.request(
+                method, clock, lambda m: m.raw(method, params, clock, any_era=any_era), reads=False
+            ),
+            method,
+        )
+
+    async def notify(
+        self,
+        server: str,
+        method: str,
+        params: Mapping[str, Any] | None = None,
+        *,
+        timeout: float | None = None,
+    ) -> None:
+        """Any notification to a server, which is started if need be. Nobody says whether it was heard.
+
+        Raises:
+            CallError: the server is not up within ``timeout`` seconds, or takes nothing more.
+        """
+        owner, clock = self._for_call(server, timeout)
+        await self._in_run(lambda: owner.notify(method, params, clock), method)
 
     async def _ask(
         self,

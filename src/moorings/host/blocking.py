@@ -381,9 +381,23 @@ class Host:
         params: Mapping[str, Any] | None = None,
         *,
         timeout: float | None = None,
+        any_era: bool = False,
     ) -> Any:
         """See ``AsyncHost.request``."""
-        return self.on_loop(lambda host: host.request(server, method, params, timeout=timeout), method)
+        return self.on_loop(
+            lambda host: host.request(server, method, params, timeout=timeout, any_era=any_era), method
+        )
+
+    def notify(
+        self,
+        server: str,
+        method: str,
+        params: Mapping[str, Any] | None = None,
+        *,
+        timeout: float | None = None,
+    ) -> None:
+        """See ``AsyncHost.notify``."""
+        self.on_loop(lambda host: host.notify(server, method, params, timeout=timeout), method)
 
     def run(self, timeout: float | None = None) -> BlockingRun:
         """An agent run: ``with host.run(timeout=60) as run``. See ``BlockingRun``."""

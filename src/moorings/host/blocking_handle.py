@@ -156,6 +156,12 @@ class BlockingHandle:
         """Any request, its result as plain JSON. Raises CallError."""
         return self._host.request(self.name, method, params, timeout=timeout)
 
+    def notify(
+        self, method: str, params: Mapping[str, Any] | None = None, *, timeout: float | None = None
+    ) -> None:
+        """Any notification. Raises CallError."""
+        self._host.notify(self.name, method, params, timeout=timeout)
+
     def restart(self, *, timeout: float | None = None) -> None:
         """Stop it if it runs, start it at once and wait until it is ready; see ``AsyncHost.restart``."""
         self._host.restart(self.name, timeout=timeout)

@@ -158,6 +158,12 @@ class ServerHandle:
         """Any request, its result as plain JSON. Raises CallError."""
         return await self._host.request(self.name, method, params, timeout=timeout)
 
+    async def notify(
+        self, method: str, params: Mapping[str, Any] | None = None, *, timeout: float | None = None
+    ) -> None:
+        """Any notification. Raises CallError."""
+        await self._host.notify(self.name, method, params, timeout=timeout)
+
     async def restart(self, *, timeout: float | None = None) -> None:
         """Stop it if it runs, start it at once and wait until it is ready; see ``AsyncHost.restart``."""
         await self._host.restart(self.name, timeout=timeout)

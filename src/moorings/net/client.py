@@ -207,6 +207,15 @@ class HttpClient:
         self._targets: dict[str, Target] = {}
         self._jar: aiohttp.CookieJar | None = None
 
+    async def prepare(self, url: str) -> None:
+        """Load what is loaded late and make the TLS context, so that a first request need not wait for it.
+
+        Raises: as ``send``.
+        """
+        await self._open(url)
+        if url not in self._targets:
+            await self._target(url)
+
     def send(
         self,
         method: str,

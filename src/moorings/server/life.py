@@ -93,6 +93,7 @@ class Life:
         on_ready: Callable[[Life], None],
         on_down: Callable[[Life, MooringsError | None], None],
         on_list_changed: Callable[[str], None],
+        on_resource_changed: Callable[[str], None],
         on_renewed: Callable[[Life], None],
     ) -> None:
         self.name = name
@@ -118,6 +119,7 @@ class Life:
         self._on_ready = on_ready
         self._on_down = on_down
         self._on_list_changed = on_list_changed
+        self._on_resource_changed = on_resource_changed
         self._on_renewed = on_renewed
         loop = asyncio.get_running_loop()
         self._loop = loop
@@ -319,7 +321,8 @@ class Life:
     async def _negotiate(self, deadline: float) -> None:
         start, strict = self._how_to_start()
         self._spawn()
-        assert self.session is not None
+        assert self.session is not None and self._transport is not None
+        await self._transport.prepare()
         before = self._loop.time()
         try:
             self.negotiated = await self._talk(start, strict, deadline)
@@ -416,6 +419,7 @@ class Life:
                 list_changed=self._note_list_changed,
                 acknowledged=self._on_acknowledged,
                 noise=self._on_noise,
+                resource_changed=self._on_resource_changed,
                 session_lost=self._on_session_lost,
                 may_have_missed=self._on_may_have_missed,
             ),

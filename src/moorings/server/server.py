@@ -43,9 +43,16 @@ from ..session.session import Counters
 from ..transport.base import StopRecord
 from ..wire.eras import HEADER_MISMATCH, SKILLS
 from ..wire.skills import Skill
-from ..wire.types import CallToolResult, Implementation, ServerCapabilities, ToolAnnotations
+from ..wire.types import (
+    CallToolResult,
+    Implementation,
+    ReadResourceResult,
+    ServerCapabilities,
+    ToolAnnotations,
+)
 from .life import UNBOUNDED, Life, LifeSettings
 from .lists import Lists
+from .reads import Reads
 from .replay import may_repeat
 from .states import Event, State, next_state
 
@@ -155,6 +162,7 @@ class Server:
         self._last_steps: dict[str, float] = {}
         self._subscribed: set[str] = set()
         self._log_level: str | None = None
+        self._reads = Reads(lambda: asyncio.get_running_loop().time())
         self._declared: ServerCapabilities | None = None
         self.stuck: list[str] = []
         """Tasks of the user's code that would not end."""
@@ -245,6 +253,7 @@ class Server:
             on_ready=self._on_ready,
             on_down=self._on_down,
             on_list_changed=self.lists.changed,
+            on_resource_changed=self._reads.forget,
             on_renewed=self._on_renewed,
         )
         self.life.task.add_done_callback(self._on_life_over)
@@ -270,6 +279,7 @@ class Server:
         assert life.negotiated is not None
         self._declared = life.negotiated.capabilities
         self._on_moved()
+        self._reads.forget()
         for kind in ("tools", "prompts", "resources"):
             self.lists.changed(kind)
         if self._subscribed or self._log_level is not None:
@@ -284,6 +294,7 @@ class Server:
             if not was_ready:
                 self._cool_down()
         self.lists.unbind()
+        self._reads.forget()
         if self.state in (State.CLOSING, State.STOPPING):
             return
         cause = str(problem) if problem is not None else ""
@@ -479,10 +490,30 @@ class Server:
             failed=outcome if isinstance(outcome, CallError) else None,
         )
 
-    async def request(self, label: str, clock: CallClock, use: Callable[[Methods], Awaitable[T]]) -> T:
-        """Any other request, all of which only read; start the server if need be. Raises CallError."""
+    async def request(
+        self,
+        label: str,
+        clock: CallClock,
+        use: Callable[[Methods], Awaitable[T]],
+        *,
+        reads: bool = True,
+    ) -> T:
+        """Any other request; start the server if need be. Raises CallError.
+
+        ``reads``: it only reads, so that it may be sent again where its exchange broke.
+        """
         # The death of a server may be the fault of the request; a broken exchange is not.
-        return await self._use(label, clock, use, harmless=lambda: self.life is not None and self.life.usable)
+        return await self._use(
+            label, clock, use, harmless=lambda: reads and self.life is not None and self.life.usable
+        )
+
+    async def notify(self, method: str, params: Mapping[str, Any] | None, clock: CallClock) -> None:
+        """Send a notification; start the server if need be. Raises CallError."""
+        life = await self.for_call(clock, method)
+        if life.session is None or not life.session.notify(method, None if params is None else dict(params)):
+            raise NotSent(
+                "not sent: the connection takes nothing more", server=self.name, tool=method, sent=False
+            )
 
     async def _use(
         self,
@@ -598,6 +629,20 @@ class Server:
         if declared is None and kind != "tools":
             return Listed({})
         return await self.lists.get(kind, clock)
+
+    async def read_resource(self, uri: str, clock: CallClock) -> ReadResourceResult:
+        """Read a resource; start the server if need be. What the server itself calls fresh is not read again.
+
+        Raises:
+            CallError: every other outcome.
+        """
+        life = self.life
+        fresh = self._reads.get(uri) if life is not None and life.serving is not None else None
+        if fresh is not None:
+            return fresh
+        result = await self.request(uri, clock, lambda m: m.read_resource(uri, clock))
+        self._reads.put(uri, result)
+        return result
 
     # Skills, which are asked for only where they were declared
 

@@ -291,9 +291,11 @@ class Methods:
         except Refused:
             return
 
-    async def raw(self, method: str, params: Mapping[str, Any] | None, clock: CallClock) -> Any:
+    async def raw(
+        self, method: str, params: Mapping[str, Any] | None, clock: CallClock, *, any_era: bool = False
+    ) -> Any:
         """Any request, its result decoded as plain JSON: for what Moorings has no name for yet. Raises CallError."""
-        raw = await self._session.request(method, dict(params) if params else {}, clock)
+        raw = await self._session.request(method, dict(params) if params else {}, clock, any_era=any_era)
         try:
             return load_raw(raw)
         except InvalidAnswer as error:

@@ -172,6 +172,9 @@ class Transport(Protocol):
             OSError: the system would not.
         """
 
+    async def prepare(self) -> None:
+        """What must be there before the first message and takes its time on this side; begun again by each call."""
+
     def send(self, frame: bytes, request: Request | None = None, method: str = "") -> Outgoing:
         """Hand over one frame; it is written at once as far as the other side takes it.
 

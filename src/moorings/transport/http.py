@@ -19,9 +19,11 @@ import re
 from collections import deque
 from collections.abc import Coroutine, Mapping
 from contextlib import AbstractAsyncContextManager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from .._tasks import TaskOwner, outlast
+from ..net.addresses import redacted
 from ..net.errors import NetError
 from ..wire.eras import LATEST_MODERN
 from ..wire.headers import standard_headers
@@ -81,6 +83,7 @@ class HttpTransport:
 
     def __init__(self, settings: HttpSettings, client: HttpClient, receiver: Receiver) -> None:
         self._settings = settings
+        self._where = redacted(settings.url)
         self._client = client
         self._receiver = receiver
         self._loop = asyncio.get_running_loop()
@@ -126,6 +129,13 @@ class HttpTransport:
             self._listen_answered = self._loop.create_future()
             self._listening = self._start(self._listen(), "listen")
 
+    async def prepare(self) -> None:
+        """Load what is loaded late, and make the TLS context: that is not the server's time. Faults show on sending."""
+        try:
+            await self._client.prepare(self._settings.url)
+        except FAILURES as error:
+            _log.debug("%s: %r", redacted(self._settings.url), error)
+
     # Out
 
     def send(self, frame: bytes, request: Request | None = None, method: str = "") -> Outgoing:
@@ -133,7 +143,7 @@ class HttpTransport:
             raise ConnectionError("it is closed")
         if self._queued + len(frame) > self._settings.max_outbox:
             raise OutboxFull(f"{self._queued} bytes wait to be sent to it (Bounds.max_outbox)")
-        out = Exchange(frame=frame, size=len(frame), notice=request is None)
+        out = Exchange(frame=frame, size=len(frame), waiting=len(frame), notice=request is None)
         self._queued += out.size
         self._exchanges.add(out)
         out.task = self._start(self._exchange(out, request, method), method or "answer")
@@ -162,7 +172,7 @@ class HttpTransport:
 
     def note(self, text: bytes) -> None:
         """What came and is no JSON-RPC."""
-        _log.debug("no JSON-RPC from %s: %r", self._settings.url, text[:200])
+        _log.debug("no JSON-RPC from %s: %r", self._where, text[:200])
 
     def _start(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
         return self._owner.start(work, name=name, context=self._settings.context)
@@ -187,14 +197,23 @@ class HttpTransport:
             failure = net_failure(error, out.started)
         finally:
             self._exchanges.discard(out)
-            self._queued -= out.size
+            self._left(out)
             out.task = None
         if failure is None or out.abandoned:
             return
         if request is not None:
             self._receiver.request_failed(request.id, failure)
         elif not self._over:
-            _log.info("a message to %s was not taken: %s", self._settings.url, failure.reason)
+            _log.info("a message to %s was not taken: %s", self._where, failure.reason)
+
+    def _leaves(self, out: Exchange) -> None:
+        out.mark()
+        self._left(out)
+
+    def _left(self, out: Exchange) -> None:
+        """It waits no more; said any number of times."""
+        self._queued -= out.waiting
+        out.waiting = 0
 
     async def _post(self, out: Exchange, request: Request | None, method: str) -> Failure | None:
         """Send it, and bring its answer to the receiver; returns why there is none."""
@@ -214,13 +233,14 @@ class HttpTransport:
                     body=out.frame,
                     first_byte=settings.first_byte,
                     idle=settings.idle,
-                    on_sent=out.mark,
+                    on_sent=partial(self._leaves, out),
                     redirects="same-origin" if settings.redirects else "none",
                 ) as answer:
                     status = answer.status
                     if status == 401 and settings.headers.dynamic and not asked_again:
                         asked_again = True
                         settings.headers.forget(given)
+                        out.offset = 0
                         continue
                     wait = self._may_wait(answer, request)
                     if wait is None:
@@ -232,8 +252,8 @@ class HttpTransport:
                 await asyncio.sleep(pause)
                 continue
             # Turned away before it ran (law 4): it has not been sent, so far.
-            await asyncio.sleep(wait)
             out.offset = 0
+            await asyncio.sleep(wait)
 
     def _may_wait(self, answer: Answer, request: Request | None) -> float | None:
         """Seconds after which a server that is too busy wants to be asked again, where the request's clock has room."""
@@ -245,7 +265,7 @@ class HttpTransport:
         return max(wait, 0.01)
 
     def _headers_for(self, given: Mapping[str, str], request: Request | None, method: str) -> dict[str, str]:
-        if method == "initialize":
+        if method == "initialize" and not self._modern:
             return {**given, **_BASE}
         if method == "server/discover" and not self._revision:
             # The probe, and nothing else is sent before it is answered.
@@ -272,7 +292,7 @@ class HttpTransport:
     async def _take(
         self, answer: Answer, out: Exchange, request: Request | None, method: str, session: str | None
     ) -> Failure | None:
-        if method == "initialize" and 200 <= answer.status < 300:
+        if method == "initialize" and not self._modern and 200 <= answer.status < 300:
             self._note_session(answer)
         reading = how_to_read(answer.status, answer.content_type, request=request is not None)
         if reading is Reading.DONE:
@@ -309,7 +329,7 @@ class HttpTransport:
     def _note_session(self, answer: Answer) -> None:
         given = answer.headers.get("Mcp-Session-Id")
         if given is not None and not _SESSION_ID.match(given):
-            _log.warning("%s gave a session id that cannot be sent; it is left out", self._settings.url)
+            _log.warning("%s gave a session id that cannot be sent; it is left out", self._where)
             given = None
         self._session_id = given
 
@@ -429,7 +449,7 @@ class HttpTransport:
                         await stream.read(answer, None)
             except FAILURES as error:
                 self._heard_of_listen()
-                _log.debug("the stream of %s broke: %s", self._settings.url, error)
+                _log.debug("the stream of %s broke: %s", self._where, error)
             self._hears = False
             lived = self._loop.time() - began
             wait = (
@@ -491,9 +511,9 @@ class HttpTransport:
                         idle=None,
                         redirects="none",
                     ) as answer:
-                        _log.debug("the session of %s was ended: HTTP %s", self._settings.url, answer.status)
+                        _log.debug("the session of %s was ended: HTTP %s", self._where, answer.status)
         except (*FAILURES, TimeoutError) as error:
-            _log.debug("the session of %s was not ended: %r", self._settings.url, error)
+            _log.debug("the session of %s was not ended: %r", self._where, error)
 
 
 class _Stream:

@@ -78,6 +78,8 @@ class Exchange(Outgoing, eq=False, gc=True, weakref=True):
     """One message on its way by a POST of its own."""
 
     size: int = 0
+    waiting: int = 0
+    """Bytes of it that count as waiting to be sent."""
     notice: bool = False
     """True for what no answer is awaited to: a notification, or an answer of ours."""
     task: asyncio.Task[None] | None = None

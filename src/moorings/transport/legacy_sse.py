@@ -124,6 +124,13 @@ class LegacySseTransport:
             self._over = True
             self._receiver.closed(Closed(reason))
 
+    async def prepare(self) -> None:
+        """Load what is loaded late, and make the TLS context: that is not the server's time. Faults show on sending."""
+        try:
+            await self._client.prepare(self._settings.url)
+        except FAILURES as error:
+            _log.debug("%s: %r", redacted(self._settings.url), error)
+
     # Out
 
     def send(self, frame: bytes, request: Request | None = None, method: str = "") -> Outgoing:
