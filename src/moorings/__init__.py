@@ -28,6 +28,7 @@ if TYPE_CHECKING:
         RequiredServerMissing,
         RunTimeout,
         ServerDied,
+        SkillMismatch,
         StartError,
         StartTimeout,
         UnknownResource,
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
     from .server.server import ServerStatus
     from .server.states import State
     from .session.handlers import Handlers
+    from .wire.skills import Skill, SkillFile
     from .wire.types import (
         CallToolResult,
         CreateMessageResult,
@@ -75,6 +77,7 @@ _HOMES = {
         "RequiredServerMissing",
         "RunTimeout",
         "ServerDied",
+        "SkillMismatch",
         "StartError",
         "StartTimeout",
         "UnknownResource",
@@ -91,6 +94,7 @@ _HOMES = {
     "server.server": ("ServerStatus",),
     "server.states": ("State",),
     "session.handlers": ("Handlers",),
+    "wire.skills": ("Skill", "SkillFile"),
     "wire.types": (
         "CallToolResult",
         "CreateMessageResult",
@@ -143,6 +147,9 @@ __all__ = [
     "RunTimeout",
     "ServerDied",
     "ServerStatus",
+    "Skill",
+    "SkillFile",
+    "SkillMismatch",
     "StartError",
     "StartTimeout",
     "State",

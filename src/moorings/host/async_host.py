@@ -47,6 +47,7 @@ from ..session.handlers import Handlers
 from ..session.methods import Methods
 from ..session.pending import OnProgress, Waiter
 from ..transport.base import StopRecord
+from ..wire.skills import Skill, SkillFile
 from ..wire.types import CallToolResult, CompleteResult, GetPromptResult, ReadResourceResult, plain_result
 from .catalog import CatalogPrompt, CatalogResource, CatalogTemplate, CatalogTool
 from .handle import ServerHandle
@@ -625,6 +626,43 @@ class AsyncHost:
     ) -> GetPromptResult:
         """Get a prompt by server and raw name. Raises as ``call``."""
         return await self._ask(server, name, timeout, lambda m, c: m.get_prompt(name, arguments, c))
+
+    async def skills(self, server: str, *, timeout: float | None = None) -> list[Skill]:
+        """The skills that a server lists, started if need be; no file of one is read. Asked for anew each time.
+
+        None if the server does not declare the extension. One that breaks its rules is left out and logged; others may
+        be there that are not listed (``skill``). Raises CallError.
+        """
+        owner, clock = self._for_call(server, timeout)
+        return await self._in_run(lambda: owner.skills(clock), "skills/list")
+
+    async def skill(self, server: str, uri: str, *, timeout: float | None = None) -> Skill:
+        """One skill by the URI of its ``SKILL.md``, whether it is listed or not; also to see what became of one.
+
+        Raises:
+            Refused: the server has no such skill.
+            CallError: as ``call``; NotSent if the server does not declare the extension.
+        """
+        owner, clock = self._for_call(server, timeout)
+        return await self._in_run(lambda: owner.skill(uri, clock), uri)
+
+    async def read_skill(
+        self, skill: Skill, file: str | None = None, *, timeout: float | None = None
+    ) -> SkillFile:
+        """Read one file of a skill from the server that the skill came from, verified before it is handed out.
+
+        Args:
+            skill: as ``skills`` or ``skill`` gave it, and a person approved.
+            file: its URI, or a path as the skill names it (``references/FORMS.md``); None for its ``SKILL.md``.
+            timeout: seconds without a sign of progress; None for the server's ``Bounds.call``.
+
+        Raises:
+            SkillMismatch: the skill does not list it (nothing is sent then), or it is not what the skill says.
+            CallError: as ``call``.
+            ConfigError: for a ``SKILL.md``, if ``moorings[skills]`` is not installed.
+        """
+        label = skill.uri if file is None else file
+        return await self._ask(skill.server, label, timeout, lambda m, c: m.read_skill(skill, file, c))
 
     async def complete(
         self,

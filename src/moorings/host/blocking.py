@@ -21,6 +21,7 @@ from ..server.server import ServerStatus
 from ..session.handlers import Handlers
 from ..session.pending import OnProgress
 from ..transport.base import StopRecord
+from ..wire.skills import Skill, SkillFile
 from ..wire.types import CallToolResult, CompleteResult, GetPromptResult, ReadResourceResult
 from .async_host import DEFAULT_CLOSE, DEFAULT_STARTING, AsyncHost
 from .blocking_handle import BlockingHandle
@@ -324,6 +325,19 @@ class Host:
     ) -> GetPromptResult:
         """See ``AsyncHost.get_prompt_raw``."""
         return self.on_loop(lambda host: host.get_prompt_raw(server, name, arguments, timeout=timeout), name)
+
+    def skills(self, server: str, *, timeout: float | None = None) -> list[Skill]:
+        """See ``AsyncHost.skills``."""
+        return self.on_loop(lambda host: host.skills(server, timeout=timeout), "skills/list")
+
+    def skill(self, server: str, uri: str, *, timeout: float | None = None) -> Skill:
+        """See ``AsyncHost.skill``."""
+        return self.on_loop(lambda host: host.skill(server, uri, timeout=timeout), uri)
+
+    def read_skill(self, skill: Skill, file: str | None = None, *, timeout: float | None = None) -> SkillFile:
+        """See ``AsyncHost.read_skill``."""
+        label = skill.uri if file is None else file
+        return self.on_loop(lambda host: host.read_skill(skill, file, timeout=timeout), label)
 
     def complete(
         self,

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from ..errors import UnknownServer
+from ..errors import MisuseError, UnknownServer
 from ..server.server import ServerStatus
 from ..session.pending import OnProgress
+from ..wire.skills import Skill, SkillFile
 from ..wire.types import (
     CallToolResult,
     CompleteResult,
@@ -98,6 +99,27 @@ class ServerHandle:
     ) -> GetPromptResult:
         """Get a prompt by its raw name. Raises CallError."""
         return await self._host.get_prompt_raw(self.name, name, arguments, timeout=timeout)
+
+    async def skills(self, *, timeout: float | None = None) -> list[Skill]:
+        """The skills it lists; no file of one is read. See ``AsyncHost.skills``."""
+        return await self._host.skills(self.name, timeout=timeout)
+
+    async def skill(self, uri: str, *, timeout: float | None = None) -> Skill:
+        """One skill by the URI of its ``SKILL.md``, listed or not. See ``AsyncHost.skill``."""
+        return await self._host.skill(self.name, uri, timeout=timeout)
+
+    async def read_skill(
+        self, skill: Skill, file: str | None = None, *, timeout: float | None = None
+    ) -> SkillFile:
+        """Read one file of a skill of this server, verified; see ``AsyncHost.read_skill``.
+
+        Raises:
+            MisuseError: the skill is of another server.
+            SkillMismatch, CallError, ConfigError: as there.
+        """
+        if skill.server != self.name:
+            raise MisuseError(f"the skill {skill.uri!r} is of server {skill.server!r}, not of {self.name!r}")
+        return await self._host.read_skill(skill, file, timeout=timeout)
 
     async def complete(
         self,

@@ -41,7 +41,8 @@ from ..session.methods import Listed, Methods
 from ..session.pending import OnProgress, Pending, Waiter
 from ..session.session import Counters
 from ..transport.base import StopRecord
-from ..wire.eras import HEADER_MISMATCH
+from ..wire.eras import HEADER_MISMATCH, SKILLS
+from ..wire.skills import Skill
 from ..wire.types import (
     CallToolResult,
     Implementation,
@@ -642,6 +643,32 @@ class Server:
         result = await self.request(uri, clock, lambda m: m.read_resource(uri, clock))
         self._reads.put(uri, result)
         return result
+
+    # Skills, which are asked for only where they were declared
+
+    async def skills(self, clock: CallClock) -> list[Skill]:
+        """The skills that it lists; none if it does not declare the extension. Raises CallError."""
+        if not await self._has_skills("skills/list", clock):
+            return []
+        return await self.request("skills/list", clock, lambda m: m.skills(clock))
+
+    async def skill(self, uri: str, clock: CallClock) -> Skill:
+        """One skill by its URI, listed or not. Raises CallError."""
+        if not await self._has_skills(uri, clock):
+            raise NotSent(
+                f"it has no skills: it does not declare {SKILLS}",
+                server=self.name,
+                tool=uri,
+                sent=False,
+                elapsed=clock.elapsed(asyncio.get_running_loop().time()),
+            )
+        return await self.request(uri, clock, lambda m: m.skill(uri, clock))
+
+    async def _has_skills(self, label: str, clock: CallClock) -> bool:
+        life = await self.for_call(clock, label)
+        assert life.negotiated is not None
+        # Its settings are an object; one that says null or false means no.
+        return life.negotiated.capabilities.extensions.get(SKILLS) not in (None, False)
 
     # Subscriptions to resources
 
