@@ -31,11 +31,19 @@ import sys
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from moorings import AsyncHost, CreateMessageResult, ElicitResult, Handlers, HttpServer, Root, TextContent
+from moorings import (
+    AsyncHost,
+    CreateMessageResult,
+    ElicitResult,
+    Handlers,
+    HttpServer,
+    Root,
+    SkillMismatch,
+    TextContent,
+)
 
 S = "server"
 PATIENCE = 30.0
-SKILLS = "io.modelcontextprotocol/skills"
 
 Scenario = Callable[[AsyncHost], Awaitable[None]]
 
@@ -133,46 +141,19 @@ async def schema_preservation(host: AsyncHost) -> None:
 # --- skills ---------------------------------------------------------------------------------------
 
 
-async def skills(host: AsyncHost) -> list[dict[str, Any]]:
-    listed = await host.request(S, "skills/list", {}, timeout=PATIENCE)
-    found: list[dict[str, Any]] = listed["skills"]
-    assert found
-    return found
-
-
 async def skills_listed(host: AsyncHost) -> None:
-    await skills(host)
+    assert await host.skills(S, timeout=PATIENCE)
 
 
 async def skills_verified(host: AsyncHost) -> None:
-    for skill in await skills(host):
-        for file in skill["resources"]:
-            read = await host.read_resource(file["uri"], server=S, timeout=PATIENCE)
-            text = read.contents[0].text or ""
-            if why := mismatch(skill, file, text):
-                print(f"{file['uri']}: {why}; the skill is not loaded", file=sys.stderr)
-                return
+    for skill in await host.skills(S, timeout=PATIENCE):
+        try:
+            for file in skill.resources:
+                await host.read_skill(skill, file.uri, timeout=PATIENCE)
+        except SkillMismatch as error:
+            print(error, file=sys.stderr)
+            return
     raise AssertionError("a skill that was tampered with was taken")
-
-
-def mismatch(skill: dict[str, Any], file: dict[str, Any], text: str) -> str | None:
-    """Why a file of a skill is not the one that was listed; None if it is."""
-    import hashlib
-
-    data = text.encode()
-    if len(data) != file["size"]:
-        return "the size is another"
-    if f"sha256:{hashlib.sha256(data).hexdigest()}" != file["digest"]:
-        return "the digest is another"
-    if file["uri"] == skill["uri"] and frontmatter(text) != skill["frontmatter"]:
-        return "the frontmatter is another"
-    return None
-
-
-def frontmatter(text: str) -> dict[str, str]:
-    """The fields at the head of a SKILL.md: flat YAML."""
-    _, head, _ = text.split("---\n", 2)
-    return {name: value.strip() for name, _, value in (line.partition(":") for line in head.splitlines())}
 
 
 SCENARIOS: dict[str, Scenario] = {
