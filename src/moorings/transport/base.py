@@ -44,7 +44,8 @@ class StopRecord(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds."""
     exit_code: int | None = None
     forced: tuple[str, ...] = ()
-    """Steps beyond closing stdin: ``TERM``, ``KILL``; empty when it ended by itself."""
+    """Steps beyond closing stdin: ``TERM``, ``KILL``; ``DELETE`` if a server over HTTP did not answer that; empty when
+    it ended by itself."""
     survivors: tuple[int, ...] = ()
     """Processes that would not die within the bounds."""
     stuck: tuple[str, ...] = ()

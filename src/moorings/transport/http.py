@@ -105,6 +105,8 @@ class HttpTransport:
         self._stream_opened = False
         self._hears = False
         self._over = False
+        self._delete_open = False
+        """True while the DELETE at the end is not answered."""
         self._headers: tuple[Mapping[str, str], str, str | None, dict[str, str]] | None = None
         """The headers of all requests, and what they were made from."""
 
@@ -289,7 +291,7 @@ class HttpTransport:
         if reading is Reading.DONE:
             return None
         if request is None:
-            failure = refusal(answer, await first_bytes(answer))
+            failure = refusal(answer, await first_bytes(answer, self._settings.headers))
             if answer.status == 404:
                 self._lose_session(session)
             return failure
@@ -299,8 +301,8 @@ class HttpTransport:
             body = await answer.read(self._settings.max_message)
             if body[:1] == b"{" or body.lstrip()[:1] in (b"{", b"["):
                 self._receiver.message(body, request.id)
-            return None if request.done or out.abandoned else unreadable(answer, body)
-        body = await first_bytes(answer)
+            return None if request.done or out.abandoned else unreadable(answer, body, self._settings.headers)
+        body = await first_bytes(answer, self._settings.headers)
         failure = refusal(answer, body)
         # An error with the request's own id answers it, whatever the status; one without an id does so only where it
         # cannot mean that the session is lost, which servers say in many ways (F5.2).
@@ -344,7 +346,7 @@ class HttpTransport:
         if request.done or out.abandoned:
             return None
         if failure is None and not stream.parser.looks_like_sse and stream.parser.odd_text:
-            return unreadable(answer, stream.parser.odd_text)
+            return unreadable(answer, stream.parser.odd_text, self._settings.headers)
         if self._modern or stream.last_id is None or (failure is not None and failure.kind == "invalid"):
             return failure or Failure(
                 kind="broken", reason="the stream ended without the answer", http=detail_of(answer)
@@ -479,7 +481,7 @@ class HttpTransport:
         await self._owner.aclose(max(0.1, min(2.0, deadline - self._loop.time())))
         await self._settings.headers.aclose(max(0.05, min(1.0, deadline - self._loop.time())))
         await self._settings.leave()
-        return StopRecord(elapsed=self._loop.time() - began)
+        return StopRecord(elapsed=self._loop.time() - began, forced=("DELETE",) if self._delete_open else ())
 
     async def _farewell(self, by: float) -> None:
         """What is owed at the end: the cancellations that are on their way, then DELETE. The server may ignore both."""
@@ -494,6 +496,7 @@ class HttpTransport:
                         "Mcp-Session-Id": self._session_id,
                         "MCP-Protocol-Version": self._revision,
                     }
+                    self._delete_open = True
                     async with self._client.send(
                         "DELETE",
                         self._settings.url,
@@ -502,8 +505,12 @@ class HttpTransport:
                         idle=None,
                         redirects="none",
                     ) as answer:
+                        self._delete_open = False
                         _log.debug("the session of %s was ended: HTTP %s", self._settings.url, answer.status)
-        except (*FAILURES, TimeoutError) as error:
+        except TimeoutError:
+            _log.debug("the session of %s was not ended in time", self._settings.url)
+        except FAILURES as error:
+            self._delete_open = False  # nobody is there to answer
             _log.debug("the session of %s was not ended: %r", self._settings.url, error)
 
 
