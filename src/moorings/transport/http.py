@@ -318,7 +318,7 @@ class HttpTransport:
         if reading is Reading.DONE:
             return None
         if request is None:
-            failure = refusal(answer, await first_bytes(answer))
+            failure = refusal(answer, await first_bytes(answer, self._settings.headers))
             if answer.status == 404:
                 self._lose_session(session)
             return failure
@@ -328,8 +328,8 @@ class HttpTransport:
             body = await answer.read(self._settings.max_message)
             if body[:1] == b"{" or body.lstrip()[:1] in (b"{", b"["):
                 self._receiver.message(body, request.id)
-            return None if request.done or out.abandoned else unreadable(answer, body)
-        body = await first_bytes(answer)
+            return None if request.done or out.abandoned else unreadable(answer, body, self._settings.headers)
+        body = await first_bytes(answer, self._settings.headers)
         failure = refusal(answer, body)
         # An error with the request's own id answers it, whatever the status; one without an id does so only where it
         # cannot mean that the session is lost, which servers say in many ways (F5.2).
@@ -373,7 +373,7 @@ class HttpTransport:
         if request.done or out.abandoned:
             return None
         if failure is None and not stream.parser.looks_like_sse and stream.parser.odd_text:
-            return unreadable(answer, stream.parser.odd_text)
+            return unreadable(answer, stream.parser.odd_text, self._settings.headers)
         if self._modern or stream.last_id is None or (failure is not None and failure.kind == "invalid"):
             return failure or Failure(
                 kind="broken", reason="the stream ended without the answer", http=detail_of(answer)

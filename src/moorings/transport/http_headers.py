@@ -15,6 +15,7 @@ from typing import Any
 from .._tasks import TaskOwner, run_in_thread
 from ..config.headers import checked_headers, read_headers_output
 from ..errors import MisuseError, MooringsError
+from ..wire.http_rules import SECRET
 
 __all__ = ["KEPT", "HeaderFunction", "HeaderSource", "HeadersFailed"]
 
@@ -61,6 +62,13 @@ class HeaderSource:
         if self._known is not None and asyncio.get_running_loop().time() < self._until:
             return self._known
         return None
+
+    def secrets(self) -> list[str]:
+        """What of the headers must not be shown where a server repeats it; the longest first."""
+        values = (self._known or self._fixed).values()
+        # Of `Bearer TOKEN` the token as well.
+        parts = {*values, *(value.rpartition(" ")[2] for value in values)}
+        return sorted((part for part in parts if len(part) >= SECRET), key=len, reverse=True)
 
     def forget(self, used: Mapping[str, str]) -> None:
         """A server turned these away: the next request asks anew. Nothing, if that has been done since."""

@@ -27,6 +27,7 @@ from ..wire.http_rules import (
     judge_refusal,
     judge_unreadable,
     parse_retry_after,
+    secrets_of,
 )
 from .base import Failure, Outgoing
 from .http_headers import HeadersFailed, HeaderSource
@@ -50,6 +51,7 @@ __all__ = [
     "retry_after",
     "see_off",
     "unreadable",
+    "veiled",
 ]
 
 BODY_WITHIN = 2.0
@@ -114,8 +116,16 @@ def detail_of(answer: Answer, excerpt: str = "") -> HttpDetail:
     )
 
 
-async def first_bytes(answer: Answer) -> bytes:
-    """The beginning of a body that is no message: it may be long, slow, or broken off, and all of that is fine."""
+def veiled(body: bytes, url: str, headers: HeaderSource) -> bytes:
+    """A body fit for errors: without the secrets of its URL and of the user's headers, where it repeats them."""
+    for secret in (*secrets_of(url), *headers.secrets()):
+        body = body.replace(secret.encode("utf-8", "surrogateescape"), b"\xe2\x80\xa6")
+    return body
+
+
+async def first_bytes(answer: Answer, headers: HeaderSource) -> bytes:
+    """The beginning of a body that is no message, fit for errors: it may be long, slow, or broken off, and all of that
+    is fine."""
     parts: list[bytes] = []
     size = 0
     try:
@@ -127,7 +137,7 @@ async def first_bytes(answer: Answer) -> bytes:
                     break
     except (NetError, TimeoutError):
         pass  # What came so far is what there is.
-    return b"".join(parts)[:BODY_KEPT]
+    return veiled(b"".join(parts)[:BODY_KEPT], answer.url, headers)
 
 
 def refusal(answer: Answer, body: bytes) -> Failure:
@@ -147,8 +157,9 @@ def refusal(answer: Answer, body: bytes) -> Failure:
     )
 
 
-def unreadable(answer: Answer, body: bytes) -> Failure:
+def unreadable(answer: Answer, body: bytes, headers: HeaderSource) -> Failure:
     """What a body means in which the answer to the request should have been."""
+    body = veiled(body[:BODY_KEPT], answer.url, headers)
     fault = judge_unreadable(answer.status, answer.content_type, body, url=answer.url)
     return Failure(kind="invalid", reason=fault.text, http=detail_of(answer, first_words(body)))
 

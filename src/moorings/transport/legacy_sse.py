@@ -15,6 +15,7 @@ from urllib.parse import urljoin
 from .._tasks import TaskOwner, outlast, put_back_cancellation
 from ..errors import HttpDetail
 from ..net.addresses import origin, redacted
+from ..wire.http_rules import first_words
 from ..wire.sse import EventParser, OversizeEvent
 from .base import Closed, Failure, OutboxFull, Outgoing, Receiver, Request, StopRecord
 from .http_parts import (
@@ -28,6 +29,7 @@ from .http_parts import (
     net_failure,
     refusal,
     see_off,
+    veiled,
 )
 
 if TYPE_CHECKING:
@@ -88,7 +90,7 @@ class LegacySseTransport:
                     redirects="same-origin" if settings.redirects else "none",
                 ) as answer:
                     if answer.status != 200 or answer.content_type != EVENT_STREAM:
-                        failure = refusal(answer, await first_bytes(answer))
+                        failure = refusal(answer, await first_bytes(answer, settings.headers))
                         self.problem = failure.http
                         reason = f"gave no event stream: {failure.reason}"
                     else:
@@ -118,7 +120,8 @@ class LegacySseTransport:
                 elif event.data:
                     self._receiver.message(event.data)
         if not parser.looks_like_sse and parser.odd_text:
-            return f"gave a stream that holds no events; it begins {parser.odd_text[:300]!r}"
+            said = veiled(parser.odd_text, answer.url, self._settings.headers)
+            return f"gave a stream that holds no events; it begins: {first_words(said)}"
         return None
 
     def _end(self, reason: str) -> None:
@@ -171,7 +174,7 @@ class LegacySseTransport:
                 redirects="same-origin" if settings.redirects else "none",
             ) as answer:
                 if not 200 <= answer.status < 300:
-                    failure = refusal(answer, await first_bytes(answer))
+                    failure = refusal(answer, await first_bytes(answer, settings.headers))
         except FAILURES as error:
             failure = net_failure(error, out.started)
         finally:

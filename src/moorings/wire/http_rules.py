@@ -27,6 +27,7 @@ __all__ = [
     "EVENT_STREAM",
     "JSON",
     "MAX_RETRY_AFTER",
+    "SECRET",
     "TURNED_AWAY",
     "Fault",
     "FaultKind",
@@ -43,6 +44,7 @@ __all__ = [
     "parse_retry_after",
     "rpc_error_in",
     "safe_url",
+    "secrets_of",
 ]
 
 JSON = "application/json"
@@ -64,7 +66,7 @@ _UNSEEN = frozenset(("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"))
 """Categories of characters that are not shown: what moves a cursor, turns the text around, or cannot be seen."""
 
 _SECONDS = re.compile(r"[0-9]{1,15}(?:\.[0-9]{0,9})?")
-_SECRET = 6
+SECRET = 6
 """Characters from which on a part of a URL is looked for in what is shown."""
 _TOKEN_LIKE = re.compile(r"(?=[^/]*[0-9])[\w.~%=+:@-]{20,}")
 
@@ -146,7 +148,7 @@ def safe_url(url: str) -> str:
     return first_words(f"{parts.scheme}://{host}{port}{path}{'?…' if parts.query else ''}".encode())
 
 
-def _secrets_of(url: str) -> list[str]:
+def secrets_of(url: str) -> list[str]:
     """What of a URL must not be shown, for bodies that repeat it; the longest first."""
     try:
         parts = urlsplit(url)
@@ -159,7 +161,7 @@ def _secrets_of(url: str) -> list[str]:
         return []
     found.update(value.partition("=")[2] for value in parts.query.split("&"))
     found.update(part for part in parts.path.split("/") if _TOKEN_LIKE.fullmatch(part))
-    return sorted((each for each in found if len(each) >= _SECRET), key=len, reverse=True)
+    return sorted((each for each in found if len(each) >= SECRET), key=len, reverse=True)
 
 
 def _target(url: str, location: str) -> str:
@@ -377,7 +379,7 @@ def judge_refusal(
     if kind is FaultKind.REDIRECT and location:
         extra = f"it points to {_target(url, location)}"
     elif found is not None:
-        said = first_words(found[1].message.encode("utf-8", "replace"), secrets=_secrets_of(url))
+        said = first_words(found[1].message.encode("utf-8", "replace"), secrets=secrets_of(url))
         extra = f"it says: {said} ({found[1].code})"
     else:
         extra = ""
@@ -455,7 +457,7 @@ def _fault(
         text += f" ({media})"
     if extra:
         text += f"; {extra}"
-    elif words := first_words(body, secrets=_secrets_of(url)):
+    elif words := first_words(body, secrets=secrets_of(url)):
         text += f"; it begins: {words}"
     if retry_after is not None:
         text += f"; it asks to wait {retry_after:.4g} s"
