@@ -111,6 +111,33 @@ def while_it_imports() -> None:
     say("up")
 
 
+def async_dropped(closed: bool) -> None:
+    """Loop and host are dropped with everything up; the program goes on for a while."""
+    leaving.SPECS = {name: spec for name, spec in leaving.SPECS.items() if name in up()}
+    loop = asyncio.new_event_loop()
+    host = loop.run_until_complete(started_async())
+    if closed:
+        loop.close()
+    del host, loop
+    for _ in range(3):
+        gc.collect()
+
+
+def fork_child_lives_on() -> None:
+    """The parent closes while a forked child lives, which must hold none of its connections open."""
+    host = leaving.started()
+    pid = os.fork()
+    if pid == 0:
+        # It must not hold the test up, which reads until the last writer is gone.
+        os.close(1)
+        os.close(2)
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.alarm(30)
+        signal.pause()
+    say(f"child {pid}")
+    host.close()
+
+
 def calls_when_deleted() -> None:
     class Calls:
         def __init__(self, host: moorings.Host) -> None:
@@ -136,6 +163,9 @@ ROWS: dict[str, Any] = {
         )
     },
     "closed": closed,
+    "async, open loop dropped": lambda: async_dropped(False),
+    "async, closed loop dropped": lambda: async_dropped(True),
+    "fork, child lives on": fork_child_lives_on,
     "SIGINT in a call": interrupt_in_call,
     "SIGINT in a start": interrupt_in_start,
     "SIGINT in close": interrupt_in_close,

@@ -117,6 +117,14 @@ class Net:
             client = self._clients[settings] = HttpClient(self, settings)
         return client
 
+    def disown(self) -> None:
+        """Its loop runs no more, or is another process's: nothing of it must complain when it is dropped."""
+        self._closed = True
+        for exchange in self._live:
+            exchange.disown()
+        for pool in self._pools.values():
+            pool.disown()
+
     async def aclose(self) -> None:
         """End every exchange with ``NetClosed``, every connection and every lookup. Takes some 2 s at most.
 
@@ -252,6 +260,10 @@ class HttpClient:
             MisuseError: a URL or header that cannot be sent.
         """
         return _Sending(self, method, url, headers, body, first_byte, idle, on_sent, redirects)
+
+    def disown(self) -> None:
+        """See ``Net.disown``."""
+        self._net.disown()
 
     def end_idle(self, url: str) -> None:
         """Nothing more goes to the origin of a URL for now: connections that are kept for it are ended."""

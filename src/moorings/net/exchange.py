@@ -232,6 +232,11 @@ class Answer:
         """The client closes: whoever reads is told."""
         self._handler.set_exception(_Shut())
 
+    def disown(self) -> None:
+        """Its loop runs no more: what is dropped now must not complain."""
+        if self._connection is not None:
+            self._connection._protocol = None
+
     def _finish(self) -> None:
         """Give the connection back, or end it if its answer is not read to the end. Any number of times."""
         connection = self._connection
@@ -336,7 +341,7 @@ async def exchange(
         if transport is not None and not transport.is_closing():
             break
         connection.close()
-    waiting = _Waiting(handler)
+    waiting = _Waiting(handler, connection)
     reused = handler.used
     sent = False
     timer: asyncio.TimerHandle | None = None
@@ -384,10 +389,14 @@ async def exchange(
 class _Waiting:
     """An exchange whose answer has not begun, as the timer and a closing client see it."""
 
-    __slots__ = ("_handler",)
+    __slots__ = ("_connection", "_handler")
 
-    def __init__(self, handler: Handler) -> None:
+    def __init__(self, handler: Handler, connection: Any) -> None:
         self._handler = handler
+        self._connection = connection
+
+    def disown(self) -> None:
+        self._connection._protocol = None
 
     def late(self) -> None:
         self._handler.set_exception(_Late())

@@ -24,7 +24,7 @@ from yarl import URL
 
 from .._tasks import outlast
 from ..errors import ConfigError
-from . import tls
+from . import inherited, tls
 from .errors import DialFailed, DialTimeout, NetClosed, NetError, ProxyFailed
 from .resolver import Resolver
 from .settings import NetSettings
@@ -125,6 +125,8 @@ class Handler(ResponseHandler):
         """The body being read."""
         self.lost_by: BaseException | None = None
         """What ended the connection, if not its regular end."""
+        self.fd = -1
+        """The descriptor of its socket, while it is up."""
         self._poll: Any = None
 
     def data_received(self, data: bytes) -> None:
@@ -274,6 +276,10 @@ class Pool:
         if transport is None:
             raise _Ended(_why(handler.lost_by or ConnectionResetError(), target))
         self._open[handler] = transport
+        sock = transport.get_extra_info("socket")
+        if sock is not None and sock.fileno() >= 0:
+            handler.fd = sock.fileno()
+            inherited.hold(handler.fd)
         _keep_alive(transport)
         return handler
 
@@ -333,7 +339,8 @@ class Pool:
         return handler
 
     def gone(self, handler: Handler) -> None:
-        """A connection has ended."""
+        """A connection has ended; its socket is not closed yet."""
+        inherited.let_go(handler.fd)
         self._open.pop(handler, None)
         if not self._open and self._all_gone is not None and not self._all_gone.done():
             self._all_gone.set_result(None)
@@ -343,6 +350,10 @@ class Pool:
         for handler, _ in self._connector._conns.pop(target.request.connection_key, ()):
             if handler.transport is not None:
                 handler.transport.abort()
+
+    def disown(self) -> None:
+        """Its loop runs no more, or is another process's: aiohttp must not complain of what it still holds."""
+        self._closed = self._connector._closed = True
 
     async def aclose(self) -> bool:
         """End every connection, the dials too, and see them gone. True if the waiter was cancelled meanwhile."""

@@ -115,7 +115,8 @@ class HttpTransport:
         """The headers of all requests, and what they were made from."""
 
     def start(self) -> None:
-        """Nothing to do: there is no connection before the first message."""
+        """There is no connection before the first message."""
+        self._ending.begin(self)
 
     @property
     def listens(self) -> bool:

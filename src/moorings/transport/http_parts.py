@@ -6,8 +6,10 @@ Pure but for reading a bounded excerpt of an answer. What failed is told by its 
 from __future__ import annotations
 
 import asyncio
+import atexit
 import contextlib
 import contextvars
+import os
 import time
 from collections.abc import Awaitable, Callable, Iterable
 from typing import TYPE_CHECKING, Any, Literal
@@ -205,6 +207,14 @@ class Ending:
         self._owner = owner
         self._left = False
         self._bound: asyncio.Timeout | None = None
+        self._loop = asyncio.get_running_loop()
+        self._transport: object = None
+
+    def begin(self, transport: object) -> None:
+        """Its transport is started. From here to its end it is held, so that a loop that is dropped in its middle takes
+        nothing along that would complain."""
+        self._transport = transport
+        _live.add(self)
 
     def farewell(self, by: float) -> asyncio.Timeout:
         """The bound of the farewell, for ``async with``: the loop's time ``by``, or what ``hasten`` says."""
@@ -228,7 +238,33 @@ class Ending:
             self._left = True
             self._client.end_idle(self._settings.url)
             await self._settings.leave()
+        _live.discard(self)
         return tuple(stuck)
+
+    def disown(self, *, forked: bool = False) -> None:
+        """At the end of the interpreter, unless its loop runs on; and in a forked child."""
+        if forked or not self._loop.is_running():
+            self._client.disown()
+
+
+_live: set[Ending] = set()
+"""Those of transports that were started and not stopped, in this process."""
+
+
+def _at_exit() -> None:
+    for ending in list(_live):
+        ending.disown()
+
+
+def _after_fork() -> None:
+    for ending in _live:
+        ending.disown(forked=True)
+    # They stay: a child that dropped them would run what the parent's coroutines do at their end.
+
+
+atexit.register(_at_exit)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
 
 
 async def see_off(exchanges: Iterable[Exchange], when: float) -> None:

@@ -68,6 +68,7 @@ class LegacySseTransport:
         """What the server answered in place of a stream."""
 
     def start(self) -> None:
+        self._ending.begin(self)
         self._owner.start(self._listen(), name="listen", context=self._settings.context)
 
     def settled(self, revision: str, *, modern: bool) -> None:
