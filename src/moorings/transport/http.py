@@ -288,7 +288,7 @@ class HttpTransport:
             body = await answer.read(self._settings.max_message)
             if body[:1] == b"{" or body.lstrip()[:1] in (b"{", b"["):
                 self._receiver.message(body, request.id)
-            return None if request.done or out.abandoned else unreadable(answer, body)
+            return None if request.done or out.abandoned else unreadable(answer, bytes(body))
         body = await first_bytes(answer)
         failure = refusal(answer, body)
         # An error with the request's own id answers it, whatever the status; one without an id does so only where it
