@@ -329,7 +329,11 @@ class HttpTransport:
             body = await answer.read(self._settings.max_message)
             if body[:1] == b"{" or body.lstrip()[:1] in (b"{", b"["):
                 self._receiver.message(body, request.id)
-            return None if request.done or out.abandoned else unreadable(answer, body, self._settings.headers)
+            return (
+                None
+                if request.done or out.abandoned
+                else unreadable(answer, bytes(body), self._settings.headers)
+            )
         body = await first_bytes(answer, self._settings.headers)
         failure = refusal(answer, body)
         # An error with the request's own id answers it, whatever the status; one without an id does so only where it
