@@ -306,6 +306,17 @@ async def test_bytes_that_trickle_do_not_stretch_the_limit_of_a_call(era: str) -
                 await text(host, "big", arguments={"bytes": 400_000}, timeout=0.5)
 
 
+@pytest.mark.parametrize("get", ["silent", "stall", "html:404", "garbage"])
+async def test_f13_7_a_listening_stream_that_does_not_come_holds_no_call_up(get: str) -> None:
+    async with HttpFaults(get=get) as server:
+        async with held(url_of(server), server) as host:
+            await server.seen("GET")
+            with within(SLACK):
+                for _ in range(10):
+                    await text(host, "effect")
+        assert server.effects["effect"] == 10
+
+
 # --- proxies ------------------------------------------------------------------------------------------------------
 
 

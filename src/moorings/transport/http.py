@@ -183,6 +183,9 @@ class HttpTransport:
                 and method != "initialize"
             ):
                 await asyncio.wait({answered}, timeout=FIRST_LISTEN)
+                if not answered.done():
+                    # Something in between may hold the stream back for ever: one wait is enough for all.
+                    answered.set_result(None)
             failure = await self._post(out, request, method)
         except FAILURES as error:
             failure = net_failure(error)
