@@ -852,6 +852,8 @@ class HttpFaults:
         try:
             if stream is None:
                 await asyncio.wait({task})
+                if not call.answered.done():
+                    raise Finish  # the server was left before the call's first step
                 exchange.json(call.answered.result())
             else:
                 await stream.over.wait()

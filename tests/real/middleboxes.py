@@ -30,14 +30,16 @@ pid {folder}/nginx.pid;
 error_log stderr warn;
 events {{ worker_connections 512; }}
 http {{
-  access_log off;
+  log_format told '$request_method $status';
+  access_log {folder}/requests.log told;
   client_body_temp_path {folder}/body;
   proxy_temp_path {folder}/proxy;
   fastcgi_temp_path {folder}/fastcgi;
   uwsgi_temp_path {folder}/uwsgi;
   scgi_temp_path {folder}/scgi;
   server {{
-    listen 127.0.0.1:{port};
+    listen 127.0.0.1:{port}{ssl};
+    {tls}
     location / {{
       proxy_pass http://127.0.0.1:{target};
       proxy_set_header Host $http_host;
@@ -61,6 +63,8 @@ class Box:
     process: subprocess.Popen[bytes]
     output: Path
     """What it prints."""
+    log: Path | None = None
+    """A line for each request that was answered (nginx)."""
 
     @property
     def origin(self) -> str:
@@ -69,12 +73,19 @@ class Box:
 
 @contextmanager
 def nginx(
-    target: int, folder: Path, *, buffering: bool = True, read_timeout: int = 60, more: str = ""
+    target: int,
+    folder: Path,
+    *,
+    buffering: bool = True,
+    read_timeout: int = 60,
+    more: str = "",
+    tls: str = "",
 ) -> Iterator[Box]:
     """nginx in front of 127.0.0.1:``target``; it answers 502 while nobody listens there, 504 after ``read_timeout`` s.
 
     ``buffering``: as it comes out of the box. It speaks HTTP/1.0 to the server, and keeps an answer of unknown length,
     which SSE is, until it is whole or its buffers are full. ``more``: further directives of the location.
+    ``tls``: those of TLS, which it speaks then.
     """
     program = shutil.which("nginx") or shutil.which("nginx", path="/usr/sbin")
     if program is None:
@@ -94,11 +105,13 @@ def nginx(
             buffering="" if buffering else UNBUFFERED,
             read_timeout=read_timeout,
             more=more,
+            ssl=" ssl" if tls else "",
+            tls=tls,
         )
     )
     command = [program, "-p", str(home), "-c", str(config), "-e", "stderr"]
     with started("nginx", command, port, folder) as process:
-        yield Box(port, process, folder / "nginx.out")
+        yield Box(port, process, folder / "nginx.out", home / "requests.log")
 
 
 @contextmanager

@@ -1,8 +1,9 @@
 """What mitmproxy does to requests, as ``middleboxes.mitmproxy`` was told. Run inside mitmdump: imports nothing of ours.
 
 ``MITM_SCRIPT`` is JSON: {JSON-RPC or HTTP method: a word, or a list of them, one for each request, the last for ever}.
-Words: ``ok`` | ``503`` (or any status) | ``kill`` (the request never reaches the server) | ``kill_answer`` (the server
-has answered, the client never hears it). Each request is told on stdout as ``method word``.
+Words: ``ok`` | ``503`` (or any status) | ``503:2`` (with Retry-After: 2) | ``kill`` (the request never reaches the
+server) | ``kill_answer`` (the server has answered, the client never hears it). Each request is told on stdout as
+``method word``.
 """
 
 import json
@@ -31,8 +32,10 @@ def request(flow: http.HTTPFlow) -> None:
     flow.metadata["word"] = word
     if word == "kill":
         flow.kill()
-    elif word.isdigit():
-        flow.response = http.Response.make(int(word), b"no luck today", {"Content-Type": "text/plain"})
+    elif word[:3].isdigit():
+        status, _, later = word.partition(":")
+        headers = {"Content-Type": "text/plain", **({"Retry-After": later} if later else {})}
+        flow.response = http.Response.make(int(status), b"no luck today", headers)
 
 
 def responseheaders(flow: http.HTTPFlow) -> None:

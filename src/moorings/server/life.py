@@ -289,7 +289,9 @@ class Life:
         except CallError as error:
             if self._died is not None:
                 raise self._death() from None
-            failed = StartError(error.message, server=self.name, stderr_tail=self._tail())
+            # Which message it was: what holds for that one ("sent") is not to be read as said of a caller's.
+            what = f"{error.tool}: {error.message}" if error.tool else error.message
+            failed = StartError(what, server=self.name, stderr_tail=self._tail())
             failed.http = error.http
             raise failed from None
         except StartError as error:
@@ -335,7 +337,7 @@ class Life:
         except CallError:
             await self._death_follows()
             # It went while it was probed: once more, without the probe (F9.1, F9.5).
-            if self._died is not None and connect.kind_of_http(self._transport) == "sse" and not strict:
+            if self._died is not None and not strict and connect.was_guessed(self.spec, self._transport):
                 # No event stream where one was remembered: find out anew (F9.6).
                 self._remembered = None
                 await self._respawn()

@@ -417,12 +417,14 @@ class Server:
             raise error.again()
         if self.state is State.PARKED and not self._cooled() and error is not None:
             wait = self._not_before - asyncio.get_running_loop().time()
-            raise StartError(
+            failed = StartError(
                 f"its last start failed, and it is not started again for {wait:.1f} s: {error.message}",
                 server=self.name,
                 fix=(f"{error.fix}; " if error.fix else "") + f"restart({self.name!r}) tries at once",
                 stderr_tail=error.stderr_tail if isinstance(error, StartError) else "",
-            ) from error.again()
+            )
+            failed.http = error.http if isinstance(error, StartError) else None
+            raise failed from error.again()
 
     # Calls
 
@@ -601,14 +603,16 @@ class Server:
             text = error.message
             if isinstance(error, StartError) and error.stderr_tail.strip() and "stderr ends" not in text:
                 text += f"; its stderr ends: {last_words(error.stderr_tail)}"
-            raise NotSent(
+            unsent = NotSent(
                 f"not sent: {text}",
                 server=self.name,
                 tool=label,
                 sent=False,
                 elapsed=clock.elapsed(loop.time()),
                 fix=error.fix,
-            ) from error
+            )
+            unsent.http = error.http if isinstance(error, StartError) else None
+            raise unsent from error
         except TimeoutError:
             raise CallTimeout(
                 f"not sent: the server was still {self.state.value}"

@@ -41,6 +41,7 @@ from .http_parts import (
     detail_of,
     first_bytes,
     net_failure,
+    passes_soon,
     refusal,
     retry_after,
     see_off,
@@ -209,9 +210,12 @@ class HttpTransport:
                 and method != "initialize"
             ):
                 await asyncio.wait({answered}, timeout=FIRST_LISTEN)
+                if not answered.done():
+                    # Something in between may hold the stream back for ever: one wait is enough for all.
+                    answered.set_result(None)
             failure = await self._post(out, request, method)
         except FAILURES as error:
-            failure = net_failure(error, out.started)
+            failure = net_failure(error)
         finally:
             self._exchanges.discard(out)
             self._left(out)
@@ -267,7 +271,12 @@ class HttpTransport:
                         return await self._take(answer, out, request, method, out.session)
             except NetError as error:
                 # Nothing of it left: once more, a little later, is no second time.
-                if error.sent or out.started or (pause := next(dials, None)) is None:
+                if (
+                    error.sent
+                    or out.started
+                    or not passes_soon(error)
+                    or (pause := next(dials, None)) is None
+                ):
                     raise
                 await asyncio.sleep(pause)
                 continue
@@ -374,7 +383,7 @@ class HttpTransport:
         try:
             await stream.read(answer, out)
         except NetError as error:
-            failure = net_failure(error, True)
+            failure = net_failure(error)
         if request.done or out.abandoned:
             return None
         if failure is None and not stream.parser.looks_like_sse and stream.parser.odd_text:

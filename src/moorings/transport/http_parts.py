@@ -19,7 +19,7 @@ import msgspec
 from .._tasks import TaskOwner
 from ..errors import HttpDetail, MooringsError
 from ..net.addresses import redacted
-from ..net.errors import NetError, RedirectRefused, TooLarge
+from ..net.errors import DialFailed, NetError, ProxyFailed, RedirectRefused, TlsFailed, TooLarge
 from ..wire.http_rules import (
     BODY_KEPT,
     EVENT_STREAM,
@@ -49,6 +49,7 @@ __all__ = [
     "detail_of",
     "first_bytes",
     "net_failure",
+    "passes_soon",
     "refusal",
     "retry_after",
     "see_off",
@@ -181,20 +182,31 @@ FAILURES = (NetError, HeadersFailed, MooringsError)
 """What may come of trying to send: of the way, of the user's headers, of files and settings."""
 
 
-def net_failure(error: Exception, sent: bool) -> Failure:
+def net_failure(error: Exception) -> Failure:
     """Why a request got no answer, from one of ``FAILURES``: what kind of outcome that is (law 4)."""
     if isinstance(error, MooringsError):
         return Failure(kind="unsent", reason=error.message)
     if not isinstance(error, NetError):
         return Failure(kind="unsent", reason=str(error))
     reason = f"{error.reason} ({error.url})"
-    if not (error.sent or sent):
-        return Failure(kind="unsent", reason=reason)
     if isinstance(error, RedirectRefused):
         return Failure(kind="turned-away", reason=reason)
+    if not error.sent:
+        # Bytes may have left all the same: to a proxy that wants a login, into a TLS that was refused (NetError.sent).
+        return Failure(kind="unsent", reason=reason)
     if isinstance(error, TooLarge):
         return Failure(kind="invalid", reason=f"{reason}; the cap is a setting (Bounds.max_message)")
     return Failure(kind="broken", reason=reason)
+
+
+def passes_soon(error: NetError) -> bool:
+    """Whether a dial that failed may do better a moment later: not what a person must mend, nor what took all the time
+    it was given."""
+    if isinstance(error, TlsFailed):
+        return error.kind == "handshake"
+    if isinstance(error, ProxyFailed):
+        return error.status is None or error.status >= 500
+    return isinstance(error, DialFailed) and error.kind != "address"
 
 
 class Ending:

@@ -99,7 +99,7 @@ class LegacySseTransport:
         except TimeoutError:
             reason = f"did not say where to send to within {settings.connect:g} s (Bounds.connect)"
         except FAILURES as error:
-            reason = f"could not be listened to: {net_failure(error, False).reason}"
+            reason = f"could not be listened to: {net_failure(error).reason}"
         self._end(reason)
 
     async def _read(self, answer: Answer, opening: asyncio.Timeout) -> str | None:
@@ -177,7 +177,7 @@ class LegacySseTransport:
                 if not 200 <= answer.status < 300:
                     failure = refusal(answer, await first_bytes(answer, settings.headers))
         except FAILURES as error:
-            failure = net_failure(error, out.started)
+            failure = net_failure(error)
         finally:
             self._exchanges.discard(out)
             self._queued -= out.size
