@@ -549,7 +549,7 @@ class HttpTransport:
                     ) as answer:
                         _log.debug("the session of %s was ended: HTTP %s", self._shown, answer.status)
         except (*FAILURES, TimeoutError) as error:
-            if asked and (isinstance(error, TimeoutError) or net_failure(error, False).kind == "broken"):
+            if asked and (isinstance(error, TimeoutError) or net_failure(error).kind == "broken"):
                 self._unanswered = ("DELETE",)
             _log.debug("the session of %s was not ended: %r", self._shown, error)
 
