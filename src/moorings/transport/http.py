@@ -79,6 +79,8 @@ MOST_SEEN = 1024
 NOT_LOST = frozenset((401, 403, 407, 408, 413, 429))
 """Refusals that say nothing of the session."""
 _SESSION_ID = re.compile(r"[\x21-\x7e]{1,1024}\Z")
+_EVENT_ID = re.compile(r"[^\x00-\x1f\x7f]{1,4096}\Z")
+"""An id of an event that can be sent back."""
 
 _BASE = {"Accept": f"{JSON}, {EVENT_STREAM}", "Content-Type": JSON}
 
@@ -92,6 +94,8 @@ class HttpTransport:
     def __init__(self, settings: HttpSettings, client: HttpClient, receiver: Receiver) -> None:
         self._settings = settings
         self._shown = redacted(settings.url)
+        self._url = settings.url
+        """Where it is; another place of the same origin, once the server has sent us there."""
         self._client = client
         self._receiver = receiver
         self._loop = asyncio.get_running_loop()
@@ -252,7 +256,7 @@ class HttpTransport:
             try:
                 async with self._client.send(
                     "POST",
-                    settings.url,
+                    self._url,
                     headers=self._headers_for(given, request, method),
                     body=out.frame,
                     first_byte=settings.first_byte,
@@ -261,6 +265,8 @@ class HttpTransport:
                     redirects="same-origin" if settings.redirects else "none",
                 ) as answer:
                     status = answer.status
+                    if status < 300:
+                        self._url = answer.url
                     if status == 401 and settings.headers.dynamic and not asked_again:
                         asked_again = True
                         settings.headers.forget(given)
@@ -438,7 +444,7 @@ class HttpTransport:
             headers["Last-Event-ID"] = last_id
         return self._client.send(
             "GET",
-            settings.url,
+            self._url,
             headers=headers,
             first_byte=settings.first_byte,
             idle=settings.idle,
@@ -541,7 +547,7 @@ class HttpTransport:
                     asked = True
                     async with self._client.send(
                         "DELETE",
-                        self._settings.url,
+                        self._url,
                         headers=headers,
                         first_byte=None,
                         idle=None,
@@ -590,7 +596,7 @@ class _Stream:
                             continue
                         if event.id:
                             self._seen.append(event.id)
-                        self.last_id = event.id or None
+                        self.last_id = event.id if _EVENT_ID.match(event.id) else None
                     if event.data:
                         receiver.message(event.data, about)
                 if parser.retry is not None:

@@ -185,7 +185,7 @@ FAILURES = (NetError, HeadersFailed, MooringsError)
 def net_failure(error: Exception) -> Failure:
     """Why a request got no answer, from one of ``FAILURES``: what kind of outcome that is (law 4)."""
     if isinstance(error, MooringsError):
-        return Failure(kind="unsent", reason=error.message)
+        return Failure(kind="broken" if sent else "unsent", reason=error.message)
     if not isinstance(error, NetError):
         return Failure(kind="unsent", reason=str(error))
     reason = f"{error.reason} ({error.url})"

@@ -113,9 +113,12 @@ class LegacySseTransport:
                     if self._endpoint.done():
                         continue  # the first one counts
                     where = bytes(event.data[:LONGEST_ENDPOINT]).decode("utf-8", "replace").strip()
-                    url = urljoin(answer.url, where)
-                    if origin(url) != origin(answer.url):
-                        return f"wants messages sent to another origin ({redacted(url)})"
+                    try:
+                        url = urljoin(answer.url, where)
+                        if not where.isprintable() or origin(url) != origin(answer.url):
+                            return f"wants messages sent to another origin ({redacted(url)})"
+                    except ValueError:
+                        return f"wants messages sent to what is no address ({redacted(where)})"
                     self._endpoint.set_result(url)
                     opening.reschedule(None)
                 elif event.data:
