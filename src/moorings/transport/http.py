@@ -31,19 +31,17 @@ from ..wire.http_rules import Reading, how_to_read
 from ..wire.sse import EventParser, OversizeEvent
 from .base import Closed, Failure, OutboxFull, Outgoing, Receiver, Request, StopRecord
 from .http_parts import (
-    DIAL_WAITS,
     EVENT_STREAM,
     FAILURES,
     JSON,
     Ending,
     Exchange,
     HttpSettings,
+    Tries,
     detail_of,
     first_bytes,
     net_failure,
-    passes_soon,
     refusal,
-    retry_after,
     see_off,
     unreadable,
 )
@@ -68,10 +66,6 @@ FIRST_RESUME, LONGEST_RESUME = 0.1, 1.0
 """Seconds that are waited at least before a stream is resumed, whatever the server asks for; they grow."""
 FIRST_REOPEN, LONGEST_REOPEN = 1.0, 60.0
 """Seconds between two openings of the GET stream; they grow while it brings nothing."""
-MOST_WAITS = 3
-"""How often one request is sent again to a server that is too busy, and says when to come back."""
-SHORTEST_WAIT = 0.1
-"""Seconds before that, at least."""
 LONGEST_RETRY = 60.0
 """Seconds; a server may ask for no longer a wait between two openings."""
 MOST_SEEN = 1024
@@ -219,7 +213,7 @@ class HttpTransport:
                     answered.set_result(None)
             failure = await self._post(out, request, method)
         except FAILURES as error:
-            failure = net_failure(error)
+            failure = net_failure(error, out.started)
         finally:
             self._exchanges.discard(out)
             self._left(out)
@@ -243,9 +237,7 @@ class HttpTransport:
     async def _post(self, out: Exchange, request: Request | None, method: str) -> Failure | None:
         """Send it, and bring its answer to the receiver; returns why there is none."""
         settings = self._settings
-        dials = iter(DIAL_WAITS)
-        waits = 0
-        asked_again = False
+        tries = Tries()
         while True:
             given = settings.headers.at_hand
             if given is None:
@@ -264,41 +256,18 @@ class HttpTransport:
                     on_sent=partial(self._leaves, out),
                     redirects="same-origin" if settings.redirects else "none",
                 ) as answer:
-                    status = answer.status
-                    if status < 300:
+                    if answer.status < 300:
                         self._url = answer.url
-                    if status == 401 and settings.headers.dynamic and not asked_again:
-                        asked_again = True
-                        settings.headers.forget(given)
-                        out.offset = 0
-                        continue
-                    wait = self._may_wait(answer, request) if waits < MOST_WAITS else None
-                    if wait is None:
+                    pause = tries.turned_away(answer, given, settings.headers, request)
+                    if pause is None:
                         return await self._take(answer, out, request, method, out.session)
             except NetError as error:
-                # Nothing of it left: once more, a little later, is no second time.
-                if (
-                    error.sent
-                    or out.started
-                    or not passes_soon(error)
-                    or (pause := next(dials, None)) is None
-                ):
+                pause = tries.failed(error, out)
+                if pause is None:
                     raise
-                await asyncio.sleep(pause)
-                continue
-            # Turned away before it ran (law 4): it has not been sent, so far.
+            # It has not been sent, so far.
             out.offset = 0
-            waits += 1
-            await asyncio.sleep(wait)
-
-    def _may_wait(self, answer: Answer, request: Request | None) -> float | None:
-        """Seconds after which a server that is too busy wants to be asked again, where the request's clock has room."""
-        if answer.status not in (429, 503) or request is None:
-            return None
-        wait = retry_after(answer)
-        if wait is None or self._loop.time() + wait >= request.clock.expires:
-            return None
-        return max(wait, SHORTEST_WAIT)
+            await asyncio.sleep(pause)
 
     def _headers_for(self, given: Mapping[str, str], request: Request | None, method: str) -> dict[str, str]:
         if method == "initialize" and not self._modern:
@@ -389,7 +358,7 @@ class HttpTransport:
         try:
             await stream.read(answer, out)
         except NetError as error:
-            failure = net_failure(error)
+            failure = net_failure(error, out.started)
         if request.done or out.abandoned:
             return None
         if failure is None and not stream.parser.looks_like_sse and stream.parser.odd_text:
@@ -401,7 +370,7 @@ class HttpTransport:
         return await self._resume(stream, out, request)
 
     async def _resume(self, stream: _Stream, out: Exchange, request: Request) -> Failure | None:
-        tries = 0
+        tries, tries_of = 0, Tries()
         shortest = FIRST_RESUME
         reason = "the stream ended without the answer"
         while tries < MOST_RESUMES:
@@ -412,7 +381,10 @@ class HttpTransport:
             if out.session != self._session_id:
                 return Failure(kind="broken", reason=lost)
             try:
-                async with self._get(stream.last_id) as answer:
+                given = await self._settings.headers.get()
+                async with self._get(given, stream.last_id) as answer:
+                    if tries_of.turned_away(answer, given, self._settings.headers, None) is not None:
+                        continue
                     if answer.status == 404 and out.session is not None:
                         self._lose_session(out.session)
                         return Failure(kind="broken", reason=lost, http=detail_of(answer))
@@ -431,10 +403,10 @@ class HttpTransport:
                 tries = 0
         return Failure(kind="broken", reason=f"{reason}; it was resumed {tries} times in vain")
 
-    def _get(self, last_id: str | None) -> AbstractAsyncContextManager[Answer]:
+    def _get(self, given: Mapping[str, str], last_id: str | None) -> AbstractAsyncContextManager[Answer]:
         settings = self._settings
         headers = {
-            **(settings.headers.at_hand or {}),
+            **given,
             "Accept": EVENT_STREAM,
             "MCP-Protocol-Version": self._revision,
         }
@@ -467,13 +439,15 @@ class HttpTransport:
             await asyncio.wait({self._first}, timeout=FIRST_WAIT)
         stream = _Stream(self, None)
         wait = FIRST_REOPEN
+        tries = Tries()
         while True:
             before, began = stream.events, self._loop.time()
             session = self._session_id
             try:
-                if self._settings.headers.at_hand is None:
-                    await self._settings.headers.get()
-                async with self._get(stream.last_id) as answer:
+                given = await self._settings.headers.get()
+                async with self._get(given, stream.last_id) as answer:
+                    if tries.turned_away(answer, given, self._settings.headers, None) is not None:
+                        continue
                     self._heard_of_listen()
                     if answer.status == 404 and session is not None and self._stream_opened:
                         self._lose_session(session)
@@ -486,6 +460,7 @@ class HttpTransport:
                         if again and stream.last_id is None:
                             self._receiver.may_have_missed()
                         self._hears = True
+                        tries = Tries()
                         await stream.read(answer, None)
             except FAILURES as error:
                 self._heard_of_listen()
@@ -538,9 +513,9 @@ class HttpTransport:
                 now = self._loop.time()
                 await see_off(self._exchanges, now + (by - now) / 2)
                 if self._session_id is not None and not self._modern:
-                    given = self._settings.headers.at_hand or {}
                     headers = {
-                        **given,
+                        # Those of last time: nothing of the user's is run any more.
+                        **self._settings.headers.latest,
                         "Mcp-Session-Id": self._session_id,
                         "MCP-Protocol-Version": self._revision,
                     }

@@ -63,9 +63,14 @@ class HeaderSource:
             return self._known
         return None
 
+    @property
+    def latest(self) -> Mapping[str, str]:
+        """The headers of last time, however old they are; empty if there were none."""
+        return self._fixed if self._known is None else self._known
+
     def secrets(self) -> list[str]:
         """What of the headers must not be shown where a server repeats it; the longest first."""
-        values = (self._known or self._fixed).values()
+        values = self.latest.values()
         # Of `Bearer TOKEN` the token as well.
         parts = {*values, *(value.rpartition(" ")[2] for value in values)}
         return sorted((part for part in parts if len(part) >= SECRET), key=len, reverse=True)

@@ -11,7 +11,7 @@ import contextlib
 import contextvars
 import os
 import time
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
@@ -29,9 +29,10 @@ from ..wire.http_rules import (
     judge_refusal,
     judge_unreadable,
     parse_retry_after,
+    redirect_target,
     secrets_of,
 )
-from .base import Failure, Outgoing
+from .base import Failure, Outgoing, Request
 from .http_headers import HeadersFailed, HeaderSource
 
 if TYPE_CHECKING:
@@ -39,13 +40,13 @@ if TYPE_CHECKING:
     from ..net.exchange import Answer
 
 __all__ = [
-    "DIAL_WAITS",
     "EVENT_STREAM",
     "FAILURES",
     "JSON",
     "Ending",
     "Exchange",
     "HttpSettings",
+    "Tries",
     "detail_of",
     "first_bytes",
     "net_failure",
@@ -63,6 +64,10 @@ BODY_WITHIN = 2.0
 DIAL_WAITS = (0.1, 0.5)
 """Seconds after which a dial that failed is tried again: nothing was sent, and a server that is just being restarted
 takes no longer. After that the caller is told."""
+MOST_WAITS = 3
+"""How often one request is sent again to a server that is too busy, and says when to come back."""
+SHORTEST_WAIT = 0.1
+"""Seconds before that, at least."""
 
 
 class HttpSettings(msgspec.Struct, frozen=True):
@@ -100,6 +105,45 @@ class Exchange(Outgoing, eq=False, gc=True, weakref=True):
     def mark(self) -> None:
         """The first byte leaves."""
         self.offset = self.size
+
+
+class Tries:
+    """What one message may be sent again for by itself: all of it before it ran (law 4). Made for each message."""
+
+    __slots__ = ("_asked_again", "_dials", "_waits")
+
+    def __init__(self) -> None:
+        self._dials = 0
+        self._waits = 0
+        self._asked_again = False
+
+    def turned_away(
+        self, answer: Answer, given: Mapping[str, str], headers: HeaderSource, request: Request | None
+    ) -> float | None:
+        """Seconds after which to send it again: with other headers, or as a server that is too busy wants to be asked
+        later and the request's clock has room. None: the answer counts."""
+        status = answer.status
+        if status == 401:
+            if not headers.dynamic or self._asked_again:
+                return None
+            self._asked_again = True
+            headers.forget(given)
+            return 0.0
+        if status not in (429, 503) or request is None or self._waits == MOST_WAITS:
+            return None
+        wait = retry_after(answer)
+        if wait is None or asyncio.get_running_loop().time() + wait >= request.clock.expires:
+            return None
+        self._waits += 1
+        return max(wait, SHORTEST_WAIT)
+
+    def failed(self, error: NetError, out: Exchange) -> float | None:
+        """Seconds after which to dial once more. None: the error counts."""
+        # Nothing of it left: once more, a little later, is no second time.
+        if error.sent or out.started or not passes_soon(error) or self._dials == len(DIAL_WAITS):
+            return None
+        self._dials += 1
+        return DIAL_WAITS[self._dials - 1]
 
 
 def retry_after(answer: Answer) -> float | None:
@@ -182,15 +226,19 @@ FAILURES = (NetError, HeadersFailed, MooringsError)
 """What may come of trying to send: of the way, of the user's headers, of files and settings."""
 
 
-def net_failure(error: Exception) -> Failure:
+def net_failure(error: Exception, started: bool = False) -> Failure:
     """Why a request got no answer, from one of ``FAILURES``: what kind of outcome that is (law 4)."""
     if isinstance(error, MooringsError):
-        return Failure(kind="broken" if sent else "unsent", reason=error.message)
+        return Failure(kind="broken" if started else "unsent", reason=error.message)
     if not isinstance(error, NetError):
         return Failure(kind="unsent", reason=str(error))
     reason = f"{error.reason} ({error.url})"
     if isinstance(error, RedirectRefused):
-        return Failure(kind="turned-away", reason=reason)
+        return Failure(
+            kind="turned-away",
+            reason=f"{reason}; it points to {redirect_target(error.url, error.location)}",
+            http=HttpDetail(error.status, error.url),
+        )
     if not error.sent:
         # Bytes may have left all the same: to a proxy that wants a login, into a TLS that was refused (NetError.sent).
         return Failure(kind="unsent", reason=reason)

@@ -15,6 +15,7 @@ from urllib.parse import urljoin
 from .._tasks import TaskOwner, outlast, put_back_cancellation
 from ..errors import HttpDetail
 from ..net.addresses import origin, redacted
+from ..net.errors import NetError
 from ..wire.http_rules import first_words
 from ..wire.sse import EventParser, OversizeEvent
 from .base import Closed, Failure, OutboxFull, Outgoing, Receiver, Request, StopRecord
@@ -25,6 +26,7 @@ from .http_parts import (
     Ending,
     Exchange,
     HttpSettings,
+    Tries,
     first_bytes,
     net_failure,
     refusal,
@@ -80,22 +82,27 @@ class LegacySseTransport:
         settings = self._settings
         reason = "closed its event stream"
         try:
-            headers = {**(await settings.headers.get()), "Accept": EVENT_STREAM}
             async with asyncio.timeout(settings.connect) as opening:
-                async with self._client.send(
-                    "GET",
-                    settings.url,
-                    headers=headers,
-                    first_byte=settings.first_byte,
-                    idle=settings.idle,
-                    redirects="same-origin" if settings.redirects else "none",
-                ) as answer:
-                    if answer.status != 200 or answer.content_type != EVENT_STREAM:
-                        failure = refusal(answer, await first_bytes(answer, settings.headers))
-                        self.problem = failure.http
-                        reason = f"gave no event stream: {failure.reason}"
-                    else:
-                        reason = await self._read(answer, opening) or reason
+                tries = Tries()
+                while True:
+                    given = await settings.headers.get()
+                    async with self._client.send(
+                        "GET",
+                        settings.url,
+                        headers={**given, "Accept": EVENT_STREAM},
+                        first_byte=settings.first_byte,
+                        idle=settings.idle,
+                        redirects="same-origin" if settings.redirects else "none",
+                    ) as answer:
+                        if tries.turned_away(answer, given, settings.headers, None) is not None:
+                            continue
+                        if answer.status != 200 or answer.content_type != EVENT_STREAM:
+                            failure = refusal(answer, await first_bytes(answer, settings.headers))
+                            self.problem = failure.http
+                            reason = f"gave no event stream: {failure.reason}"
+                        else:
+                            reason = await self._read(answer, opening) or reason
+                    break
         except TimeoutError:
             reason = f"did not say where to send to within {settings.connect:g} s (Bounds.connect)"
         except FAILURES as error:
@@ -157,36 +164,50 @@ class LegacySseTransport:
 
     async def _exchange(self, out: Exchange, request: Request | None) -> None:
         failure: Failure | None = None
-        settings = self._settings
         try:
-            url = await asyncio.shield(self._endpoint)
-            headers = {
-                **(await settings.headers.get()),
-                "Content-Type": JSON,
-                "Accept": f"{JSON}, {EVENT_STREAM}",
-            }
-            if self._revision:
-                headers["MCP-Protocol-Version"] = self._revision
-            async with self._client.send(
-                "POST",
-                url,
-                headers=headers,
-                body=out.frame,
-                first_byte=settings.first_byte,
-                idle=settings.idle,
-                on_sent=out.mark,
-                redirects="same-origin" if settings.redirects else "none",
-            ) as answer:
-                if not 200 <= answer.status < 300:
-                    failure = refusal(answer, await first_bytes(answer, settings.headers))
+            failure = await self._post(out, request)
         except FAILURES as error:
-            failure = net_failure(error)
+            failure = net_failure(error, out.started)
         finally:
             self._exchanges.discard(out)
             self._queued -= out.size
             out.task = None
         if failure is not None and request is not None and not request.done and not out.abandoned:
             self._receiver.request_failed(request.id, failure)
+
+    async def _post(self, out: Exchange, request: Request | None) -> Failure | None:
+        """Send it; returns why it was not taken."""
+        settings = self._settings
+        url = await asyncio.shield(self._endpoint)
+        tries = Tries()
+        while True:
+            given = await settings.headers.get()
+            headers = {**given, "Content-Type": JSON, "Accept": f"{JSON}, {EVENT_STREAM}"}
+            if self._revision:
+                headers["MCP-Protocol-Version"] = self._revision
+            try:
+                async with self._client.send(
+                    "POST",
+                    url,
+                    headers=headers,
+                    body=out.frame,
+                    first_byte=settings.first_byte,
+                    idle=settings.idle,
+                    on_sent=out.mark,
+                    redirects="same-origin" if settings.redirects else "none",
+                ) as answer:
+                    if 200 <= answer.status < 300:
+                        return None
+                    pause = tries.turned_away(answer, given, settings.headers, request)
+                    if pause is None:
+                        return refusal(answer, await first_bytes(answer, settings.headers))
+            except NetError as error:
+                pause = tries.failed(error, out)
+                if pause is None:
+                    raise
+            # It has not been sent, so far.
+            out.offset = 0
+            await asyncio.sleep(pause)
 
     def withdraw(self, outgoing: Outgoing) -> bool:
         if outgoing.offset:

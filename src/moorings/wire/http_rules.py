@@ -42,6 +42,7 @@ __all__ = [
     "may_be_legacy_sse",
     "media_type",
     "parse_retry_after",
+    "redirect_target",
     "rpc_error_in",
     "safe_url",
     "secrets_of",
@@ -164,7 +165,8 @@ def secrets_of(url: str) -> list[str]:
     return sorted((each for each in found if len(each) >= SECRET), key=len, reverse=True)
 
 
-def _target(url: str, location: str) -> str:
+def redirect_target(url: str, location: str) -> str:
+    """Where a redirect points to, for errors."""
     try:
         return safe_url(urljoin(url, location))
     except ValueError:
@@ -377,7 +379,7 @@ def judge_refusal(
     found = rpc_error_in(body) if status >= 400 else None
     kind = _refusal_kind(status, media_type(content_type), body, retry_after)
     if kind is FaultKind.REDIRECT and location:
-        extra = f"it points to {_target(url, location)}"
+        extra = f"it points to {redirect_target(url, location)}"
     elif found is not None:
         said = first_words(found[1].message.encode("utf-8", "replace"), secrets=secrets_of(url))
         extra = f"it says: {said} ({found[1].code})"
