@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-__all__ = ["CASES", "CLIENTS", "MARKS", "PEERS", "PLOT", "Case", "Figure", "Mark", "Ref"]
+__all__ = ["CASES", "CLIENTS", "MARKED", "MARKS", "PEERS", "PLOT", "Case", "Figure", "Mark", "Ref"]
 
 Params = dict[str, Any]
 
@@ -28,7 +28,7 @@ CLIENTS = {
 """Every client by its key and its name."""
 PEERS = ("sdk", "fastmcp", "typescript")
 HEAVY = ("sdk", "typescript")
-"""Without FastMCP, which hands large messages to the SDK."""
+"""Without FastMCP, which hands large messages to the SDK, and goes over HTTP by it."""
 OWN = ("floor", "moorings")
 HTTP_OWN = ("floor-sockets", "floor-aiohttp", "moorings")
 """Over HTTP the floor is aiohttp by itself; what is below it is for information."""
@@ -188,12 +188,12 @@ def _http_rate(in_flight: int, peers: tuple[str, ...] = ()) -> Case:
         f"http-rate-{in_flight}",
         f"{in_flight} in flight, one server",
         "rate",
-        params,
+        params if peers else None,
         params | {"seconds": 2.0, "warmup": 3000},
         (PER_S, CPU),
         clients=(*HTTP_OWN, *PEERS),
         quick_peers=peers,
-        slow={"seconds": 1.0, "warmup": in_flight},
+        slow={"seconds": 0.5, "warmup": in_flight},
         http=(),
     )
 
@@ -203,10 +203,10 @@ def _http_large(megabytes: int, how: str, *more: str, peers: tuple[str, ...] = (
         f"http-{how.lower()}-{megabytes}",
         f"result of {megabytes} MB by {how}",
         "large",
-        {"bytes": megabytes * MB, "repeats": 7},
+        {"bytes": megabytes * MB, "repeats": 5},
         {"bytes": megabytes * MB, "repeats": 15},
         (Figure("ms", "p50", "ms"), Figure("rss_ratio", "peak memory over its size", "×")),
-        clients=(*HTTP_OWN, *PEERS),
+        clients=(*(HTTP_OWN if peers else HTTP_OWN[1:]), *PEERS),
         quick_peers=peers,
         heavy=True,
         slow={"repeats": 2},
@@ -229,6 +229,7 @@ def _http_many(servers: int) -> Case:
             Figure("more_mb", "on top of one server", "MB"),
         ),
         clients=(*HTTP_OWN, *PEERS),
+        quick_peers=HEAVY,
         http=("--session",),
     )
 
@@ -353,7 +354,7 @@ CASES = (
     _http_call("http-call", "call, one after another"),
     _http_call("http-call-sse", "the same, answered by SSE", "--sse", peers=()),
     _http_rate(16),
-    _http_rate(128, PEERS),
+    _http_rate(128, HEAVY),
     _http_large(5, "JSON"),
     _http_large(10, "JSON", peers=HEAVY),
     _http_large(15, "JSON"),
@@ -439,6 +440,14 @@ MARKS = (
     ),
     Mark("memory of 100 HTTP servers on top of one, MB", _own("http-many-100", "more_mb"), at_most=15),
 )
+
+MARKED = {
+    (ref.case, ref.client)
+    for mark in MARKS
+    for ref in (mark.of, mark.against, mark.or_at_most)
+    if ref is not None
+}
+"""The cases that marks hang on, and whose figures these are."""
 
 PLOT = {
     ("call", "p50_us"): "a call, one after another",
