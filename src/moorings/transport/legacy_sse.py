@@ -66,6 +66,11 @@ class LegacySseTransport:
     def start(self) -> None:
         self._owner.start(self._listen(), name="listen", context=self._settings.context)
 
+    @property
+    def knows_where(self) -> bool:
+        """True once the stream has said where to send to."""
+        return self._endpoint.done()
+
     def settled(self, revision: str, *, modern: bool) -> None:
         self._revision = revision
 
@@ -122,7 +127,7 @@ class LegacySseTransport:
     def _end(self, reason: str) -> None:
         if not self._over:
             self._over = True
-            self._receiver.closed(Closed(reason))
+            self._receiver.closed(Closed(reason, http=self.problem))
 
     # Out
 
