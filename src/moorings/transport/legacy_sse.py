@@ -73,6 +73,11 @@ class LegacySseTransport:
         self._ending.begin(self)
         self._owner.start(self._listen(), name="listen", context=self._settings.context)
 
+    @property
+    def knows_where(self) -> bool:
+        """True once the stream has said where to send to."""
+        return self._endpoint.done()
+
     def settled(self, revision: str, *, modern: bool) -> None:
         self._revision = revision
 
@@ -138,7 +143,7 @@ class LegacySseTransport:
     def _end(self, reason: str) -> None:
         if not self._over:
             self._over = True
-            self._receiver.closed(Closed(reason))
+            self._receiver.closed(Closed(reason, http=self.problem))
 
     async def prepare(self) -> None:
         """Load what is loaded late, and make the TLS context: that is not the server's time. Faults show on sending."""
