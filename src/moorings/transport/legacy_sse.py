@@ -28,6 +28,7 @@ from .http_parts import (
     Tries,
     first_bytes,
     net_failure,
+    our_fault,
     refusal,
     see_off,
     veiled,
@@ -104,6 +105,9 @@ class LegacySseTransport:
             reason = f"did not say where to send to within {settings.connect:g} s (Bounds.connect)"
         except FAILURES as error:
             reason = f"could not be listened to: {net_failure(error, False).reason}"
+        except Exception as fault:  # boundary: a fault of ours must not leave a connection that never ends
+            _log.exception("a fault in Moorings, on the stream of %s", redacted(settings.url))
+            reason = f"could not be listened to: a fault in Moorings: {fault!r}"
         self._end(reason)
 
     async def _read(self, answer: Answer, opening: asyncio.Timeout) -> str | None:
@@ -117,8 +121,12 @@ class LegacySseTransport:
                     if self._endpoint.done():
                         continue  # the first one counts
                     where = bytes(event.data[:LONGEST_ENDPOINT]).decode("utf-8", "replace").strip()
-                    url = urljoin(answer.url, where)
-                    if origin(url) != origin(answer.url):
+                    try:
+                        url = urljoin(answer.url, where)
+                        elsewhere = origin(url) != origin(answer.url)
+                    except ValueError:
+                        return f"wants messages sent to what is no http or https URL ({redacted(where)})"
+                    if elsewhere:
                         return f"wants messages sent to another origin ({redacted(url)})"
                     self._endpoint.set_result(url)
                     opening.reschedule(None)
@@ -155,6 +163,8 @@ class LegacySseTransport:
             failure = await self._post(out, request)
         except FAILURES as error:
             failure = net_failure(error, out.started)
+        except Exception as fault:  # boundary: a fault of ours must not leave its caller waiting
+            failure = our_fault(fault, out)
         finally:
             self._exchanges.discard(out)
             self._queued -= out.size
