@@ -55,6 +55,13 @@ class Npm(NamedTuple):
     program: str
     args: tuple[str, ...] = ()
     append: str = ""
+    pins: str = (
+        "package"  # `tools/node/<pins>.json`; what the demo needs not stands in files and folders of its own
+    )
+
+    @property
+    def home(self) -> Path:
+        return NODE_DIR if self.pins == "package" else ENV / f"node-{self.pins}"
 
 
 class Pypi(NamedTuple):
@@ -82,6 +89,13 @@ SERVERS: dict[str, Npm | Pypi] = {
     ),
     "context7": Npm("@upstash/context7-mcp", "context7-mcp"),
     "dbhub": Npm("@bytebase/dbhub", "dbhub", ("--demo", "--transport", "stdio")),
+    "dbhub-http": Npm("@bytebase/dbhub", "dbhub", ("--demo", "--transport", "http"), "--port N"),
+    "playwright": Npm("@playwright/mcp", "playwright-mcp", append="--port N", pins="http"),
+    "mongodb": Npm("mongodb-mcp-server", "mongodb-mcp-server", append="--transport http …", pins="http"),
+    # No server: what tests put in front of servers, and what tests a client.
+    "mcp-proxy": Pypi("mcp-proxy", ("mcp-proxy==0.13.0",), ("mcp-proxy",), "--port N COMMAND …"),
+    "mitmproxy": Pypi("mitmproxy", ("mitmproxy==11.0.2",), ("mitmdump",), "--mode reverse:URL …"),
+    "conformance": Npm("@modelcontextprotocol/conformance", "conformance", pins="conformance"),
     "time": Pypi("time", ("mcp-server-time==2026.10.19",), ("mcp-server-time",)),
     "git": Pypi("git", ("mcp-server-git==2026.10.19",), ("mcp-server-git",), "optional: --repository FOLDER"),
     "fetch": Pypi("fetch", ("mcp-server-fetch==2026.10.24",), ("mcp-server-fetch",)),
@@ -257,7 +271,7 @@ def install_npm(what: str, package_json: Path, into: Path) -> None:
         say(f"installing {what} into {into.relative_to(ROOT)}")
         shutil.rmtree(into, ignore_errors=True)
         into.mkdir(parents=True)
-        shutil.copy(package_json, into / "package.json")
+        shutil.copyfile(package_json, into / "package.json")
         home = node_home()
         npm = [str(home / "bin" / "node"), str(home / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js")]
         # Scripts would compile or fetch things that none of these packages needs; dbhub's optional packages are
@@ -332,9 +346,12 @@ def install_bench() -> None:
 def install_servers(names: list[str]) -> None:
     wanted = [SERVERS[name] for name in names]
     steps: list[Callable[[], None]] = []
-    if any(isinstance(server, Npm) for server in wanted):
-        steps.append(partial(install_npm, "the npm servers", TOOLS / "node" / "package.json", NODE_DIR))
-    steps += [partial(install_pypi, server) for server in wanted if isinstance(server, Pypi)]
+    homes = {server.pins: server.home for server in wanted if isinstance(server, Npm)}
+    for pins, home in homes.items():
+        what = "the npm servers" if pins == "package" else f"the npm packages of {pins}.json"
+        steps.append(partial(install_npm, what, TOOLS / "node" / f"{pins}.json", home))
+    # Several entries may share an environment, which is built once.
+    steps += [partial(install_pypi, s) for s in {s.pins: s for s in wanted if isinstance(s, Pypi)}.values()]
     with ThreadPoolExecutor(4) as pool:  # mostly waiting for the registry
         for outcome in [pool.submit(step) for step in steps]:
             outcome.result()
@@ -342,7 +359,7 @@ def install_servers(names: list[str]) -> None:
 
 
 def npm_entry(server: Npm) -> dict[str, Any] | None:
-    home = NODE_DIR / "node_modules" / server.package
+    home = server.home / "node_modules" / server.package
     if not (home / "package.json").exists():
         return None
     facts = json.loads((home / "package.json").read_text())

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from moorings import AsyncHost, HttpServer, NotSent, StdioServer
+from moorings import AsyncHost, HttpServer, StdioServer
 from moorings.config import (
     Bounds,
     ConfigProblems,
@@ -645,15 +645,3 @@ def test_any_entry_is_a_server_or_problems(entry: dict[str, Any], with_url: bool
     except ConfigProblems:
         return
     assert repr(config.servers["a"]) and config.servers["a"].fingerprint()
-
-
-# --- until there is a transport
-
-
-async def test_a_server_over_http_fails_its_start_with_a_typed_error() -> None:
-    servers = {"remote": HttpServer(url=URL)}
-    async with AsyncHost(servers, state_dir=False) as host:
-        ready = await host.wait_ready(timeout=10)
-        assert list(ready.failed) == ["remote"]
-        with pytest.raises(NotSent, match="not be reached yet"):
-            await host.server("remote").call("tool")

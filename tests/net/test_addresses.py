@@ -6,7 +6,7 @@ import pytest
 
 from moorings.errors import MisuseError
 from moorings.net import NetSettings, is_loopback, origin, redacted
-from moorings.net.addresses import bypasses, no_proxy_list, proxy_for
+from moorings.net.addresses import bypasses, is_odd_address, no_proxy_list, proxy_for
 
 
 @pytest.mark.parametrize(
@@ -73,6 +73,26 @@ def test_what_parsers_may_read_differently_has_no_origin(url: str) -> None:
 )
 def test_loopback(host: str, expected: bool) -> None:
     assert is_loopback(host) is expected
+
+
+@pytest.mark.parametrize(
+    ("host", "odd"),
+    [
+        ("127.0.0.1", False),
+        ("a.example", False),
+        ("::1", False),
+        ("1.example", False),
+        ("127.1", True),
+        ("2130706433", True),
+        ("0x7f000001", True),
+        ("0177.0.0.1", True),
+        ("127.0.0.1.", False),
+        ("a.1", True),
+        ("a.0x", True),
+    ],
+)
+def test_f16_1_odd_forms_of_addresses_are_seen(host: str, odd: bool) -> None:
+    assert is_odd_address(host) is odd
 
 
 @pytest.mark.parametrize(
@@ -151,7 +171,7 @@ def test_settings_are_equal_by_value_and_hide_their_secrets() -> None:
     one = NetSettings(proxy="http://u:s3cret@proxy:1", client_cert="c", client_key_password="s3cret")
     assert one == NetSettings(proxy="http://u:s3cret@proxy:1", client_cert="c", client_key_password="s3cret")
     assert len({one, NetSettings(), NetSettings()}) == 2
-    assert "s3cret" not in repr(one)
+    assert "s3cret" not in repr(one) + str(one.__rich_repr__())
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gzip
+import os
 import socket
 import zlib
 
@@ -358,7 +359,8 @@ async def test_f5_3_an_end_that_the_loop_has_not_seen_is_seen_in_the_kernel() ->
     async with serving(answering(got)) as server, client() as http:
         await post(http, URL.format(server.port))
         # In the kernel at once; the loop gets no turn to read it before the next request.
-        server.lines[0].writer.get_extra_info("socket").shutdown(socket.SHUT_WR)
+        with socket.socket(fileno=os.dup(server.lines[0].writer.get_extra_info("socket").fileno())) as same:
+            same.shutdown(socket.SHUT_WR)
         await post(http, URL.format(server.port))
         assert (len(got), server.connections) == (2, 2)
 

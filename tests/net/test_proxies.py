@@ -131,6 +131,7 @@ async def test_a_proxy_that_breaks_off_before_the_tunnel_stands_is_told(script: 
     assert failed.value.sent is False
 
 
+@pytest.mark.leak_ok("log", reason="in debug mode asyncio tells of clients that break a handshake off")
 async def test_behind_a_proxy_the_servers_certificate_counts(ca: trustme.CA, ca_file: str) -> None:
     proxy = HttpProxy()
     async with serving(proxy.script) as via, serving(answering([]), tls=tls(ca, "other.invalid")) as server:
@@ -142,6 +143,7 @@ async def test_behind_a_proxy_the_servers_certificate_counts(ca: trustme.CA, ca_
     assert "the server" in failed.value.reason
 
 
+@pytest.mark.leak_ok("log", reason="in debug mode asyncio tells of clients that break a handshake off")
 async def test_a_proxy_may_speak_tls_itself(ca: trustme.CA, ca_file: str) -> None:
     proxy, got = HttpProxy(), []  # type: ignore[var-annotated]
     async with (
@@ -157,6 +159,13 @@ async def test_a_proxy_may_speak_tls_itself(ca: trustme.CA, ca_file: str) -> Non
             with pytest.raises(TlsFailed, match="the proxy"):
                 await post(http, f"https://{HOST}:{secure.port}/")
     assert len(got) == 2
+
+
+async def test_a_407_through_a_tunnel_is_the_servers_own(ca: trustme.CA, ca_file: str) -> None:
+    proxy = HttpProxy()
+    async with serving(proxy.script) as via, serving(answering([], b"", 407), tls=tls(ca, HOST)) as server:
+        async with client(NetSettings(ca_file=ca_file, proxy=f"http://127.0.0.1:{via.port}")) as http:
+            assert (await post(http, f"https://{HOST}:{server.port}/"))[0] == 407
 
 
 # --- SOCKS --------------------------------------------------------------------------------------------------------

@@ -47,6 +47,11 @@ class CloseReport(msgspec.Struct, frozen=True, kw_only=True):
         return tuple(pid for record in self.servers.values() for pid in record.survivors)
 
     @property
+    def unanswered(self) -> dict[str, tuple[str, ...]]:
+        """Servers that did not answer what they were asked at the end → what that was."""
+        return {name: record.unanswered for name, record in self.servers.items() if record.unanswered}
+
+    @property
     def clean(self) -> bool:
-        """True if nothing had to be forced and nothing was left."""
-        return not self.forced and not self.survivors and not self.stuck
+        """True if nothing had to be forced, every end was answered, and nothing was left."""
+        return not self.forced and not self.unanswered and not self.survivors and not self.stuck

@@ -10,13 +10,14 @@ import re
 from collections.abc import Iterable, Mapping
 from urllib.parse import urlsplit, urlunsplit
 
-__all__ = ["bypasses", "is_loopback", "no_proxy_list", "origin", "proxy_for", "redacted"]
+__all__ = ["bypasses", "is_loopback", "is_odd_address", "no_proxy_list", "origin", "proxy_for", "redacted"]
 
 SHOWN = 300
 """Characters of a URL in a text."""
 PORTS = {"http": 80, "https": 443}
 _SEPARATORS = re.compile(r"[,\s]+")
 _ODD = re.compile(r"[\x00-\x20\x7f\\]")
+_NUMBER = re.compile(r"[0-9]+|0x[0-9a-f]*")
 _VALUE = re.compile(r"=[^&;]*")
 
 
@@ -60,6 +61,15 @@ def is_loopback(host: str) -> bool:
         return True
     address = _address(host)
     return address is not None and address.is_loopback
+
+
+def is_odd_address(host: str) -> bool:
+    """True for an IPv4 address in a form that systems read and filters overlook: ``127.1``, ``2130706433``, ``0x7f.1``.
+
+    As browsers do it: what ends in a number is meant as an address.
+    """
+    last = _plain(host).rpartition(".")[2]
+    return _NUMBER.fullmatch(last) is not None and _address(_plain(host)) is None
 
 
 def no_proxy_list(text: str) -> tuple[str, ...]:

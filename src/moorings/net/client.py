@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, cast
 
 import msgspec
 
-from .._tasks import TaskOwner, run_in_thread
+from .._tasks import TaskOwner, outlast, put_back_cancellation, run_in_thread
 from ..errors import MisuseError
-from .addresses import proxy_for
-from .errors import NetClosed, RedirectRefused
+from .addresses import is_odd_address, proxy_for
+from .errors import DialFailed, NetClosed, RedirectRefused
 from .settings import NetSettings, check_proxy
 
 if TYPE_CHECKING:
@@ -38,6 +38,8 @@ Redirects = Literal["same-origin", "none", "get"]
 """Which redirects are followed. ``same-origin``: those that stay at the origin, a body only by 307 and 308. ``get``:
 a GET to other origins too, without the caller's headers. ``none``: none."""
 
+CLOSE_WITHIN = 2.0
+"""Seconds for the last turn of the loop at the end, which takes none as a rule."""
 MOST_REDIRECTS = 5
 MOST_TARGETS = 256
 """URLs of one client that are kept in their parsed form."""
@@ -115,21 +117,38 @@ class Net:
             client = self._clients[settings] = HttpClient(self, settings)
         return client
 
+    def disown(self) -> None:
+        """Its loop runs no more, or is another process's: nothing of it must complain when it is dropped."""
+        self._closed = True
+        for exchange in self._live:
+            exchange.disown()
+        for pool in self._pools.values():
+            pool.disown()
+
     async def aclose(self) -> None:
-        """End every exchange with ``NetClosed``, every connection and every lookup. Takes some 2 s at most."""
+        """End every exchange with ``NetClosed``, every connection and every lookup. Takes some 2 s at most.
+
+        Never cut short by a cancellation: one that comes meanwhile is put back when the work is done.
+        """
         if self._closed:
             return
         self._closed = True
         for exchange in list(self._live):
             exchange.shut()
+        cancelled = False
         for pool in self._pools.values():
-            await pool.aclose()
+            cancelled = await pool.aclose() or cancelled
         await self._owner.aclose()
         self._pools.clear()
         self._contexts.clear()
         self._clients.clear()
         # Once around the loop: connections that were given up just now are closed by then.
-        await asyncio.sleep(0)
+        loop = asyncio.get_running_loop()
+        turn: asyncio.Future[None] = loop.create_future()
+        loop.call_soon(turn.set_result, None)
+        _, again = await outlast(turn, loop.time() + CLOSE_WITHIN)
+        if cancelled or again:
+            put_back_cancellation()
 
     async def modules(self, url: str) -> _Modules:
         """aiohttp and what needs it; imported in a thread, so that the loop goes on."""
@@ -207,6 +226,15 @@ class HttpClient:
         self._targets: dict[str, Target] = {}
         self._jar: aiohttp.CookieJar | None = None
 
+    async def prepare(self, url: str) -> None:
+        """Load what is loaded late and make the TLS context, so that a first request need not wait for it.
+
+        Raises: as ``send``.
+        """
+        await self._open(url)
+        if url not in self._targets:
+            await self._target(url)
+
     def send(
         self,
         method: str,
@@ -233,6 +261,16 @@ class HttpClient:
         """
         return _Sending(self, method, url, headers, body, first_byte, idle, on_sent, redirects)
 
+    def disown(self) -> None:
+        """See ``Net.disown``."""
+        self._net.disown()
+
+    def end_idle(self, url: str) -> None:
+        """Nothing more goes to the origin of a URL for now: connections that are kept for it are ended."""
+        target = self._targets.get(url)
+        if target is not None and self._pool is not None:
+            self._pool.end_idle(target)
+
     async def _open(self, url: str) -> Pool:
         self._modules = modules = await self._net.modules(url)
         if self.settings.cookies and self._jar is None:
@@ -251,6 +289,8 @@ class HttpClient:
             url, port = modules.URL(), None
         if url.scheme not in ("http", "https") or not url.raw_host or not port:
             raise MisuseError("a URL that is not an http:// or https:// URL with a host", fix="mend `url`")
+        if is_odd_address(url.raw_host):
+            raise DialFailed("its host is not written as an address is written", url=text, kind="address")
         settings = self.settings
         proxy = None
         if settings.unix_socket is not None:

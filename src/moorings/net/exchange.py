@@ -97,7 +97,7 @@ class Answer:
         self._loop = loop
         self._timer: asyncio.TimerHandle | None = None
         self._waiting_since = 0.0
-        self._got = b""
+        self._got: bytes | bytearray = b""
         self._sized = message.chunked or "Content-Length" in message.headers
         coding = message.headers.get("Content-Encoding")
         self._inflater = None if coding is None else self._decoder(coding)
@@ -111,8 +111,13 @@ class Answer:
         # A body in a coding that we did not ask for is a fault when somebody reads it; its status is good anyway.
         return Inflater(coding) if coding in ("gzip", "x-gzip", "deflate") else coding
 
-    async def read(self, cap: int) -> bytes:
-        """The whole body, decompressed.
+    @property
+    def complete(self) -> bool:
+        """True once nothing more of the body can come, though it may still have to be read."""
+        return self._connection is None or self._body.is_eof()
+
+    async def read(self, cap: int) -> bytes | bytearray:
+        """The whole body, decompressed; not touched again.
 
         Raises:
             TooLarge: it is over ``cap`` bytes; nothing more is read.
@@ -133,16 +138,20 @@ class Answer:
             if announced.isdecimal() and int(announced) > cap:
                 self._finish()
                 raise TooLarge(url=self.url, cap=cap)
-        parts: list[bytes] = []
-        size = 0
+        whole: bytes | bytearray = b""
         async for piece in self.chunks():
-            size += len(piece)
-            if size > cap:
+            if len(whole) + len(piece) > cap:
                 self._finish()
                 raise TooLarge(url=self.url, cap=cap)
-            parts.append(piece)
-        self._got = data = parts[0] if len(parts) == 1 else b"".join(parts)
-        return data
+            if not whole:
+                whole = piece
+                continue
+            # Grown in place: to keep the pieces and join them in the end would take its memory twice.
+            if isinstance(whole, bytes):
+                whole = bytearray(whole)
+            whole += piece
+        self._got = whole
+        return whole
 
     def chunks(self) -> Chunks:
         """The body as it comes, decompressed, in pieces of any size (decompressed: at most 64 KiB).
@@ -226,6 +235,11 @@ class Answer:
     def shut(self) -> None:
         """The client closes: whoever reads is told."""
         self._handler.set_exception(_Shut())
+
+    def disown(self) -> None:
+        """Its loop runs no more: what is dropped now must not complain."""
+        if self._connection is not None:
+            self._connection._protocol = None
 
     def _finish(self) -> None:
         """Give the connection back, or end it if its answer is not read to the end. Any number of times."""
@@ -331,7 +345,7 @@ async def exchange(
         if transport is not None and not transport.is_closing():
             break
         connection.close()
-    waiting = _Waiting(handler)
+    waiting = _Waiting(handler, connection)
     reused = handler.used
     sent = False
     timer: asyncio.TimerHandle | None = None
@@ -357,7 +371,7 @@ async def exchange(
                 raise HttpProcessingError(code=101)
             if message.code >= 200:
                 break
-        if message.code == 407 and target.proxy is not None:
+        if message.code == 407 and target.proxy is not None and not target.tunnelled:
             raise ProxyFailed(
                 "the proxy answered 407 and wants a login",
                 url=target.text,
@@ -379,10 +393,14 @@ async def exchange(
 class _Waiting:
     """An exchange whose answer has not begun, as the timer and a closing client see it."""
 
-    __slots__ = ("_handler",)
+    __slots__ = ("_connection", "_handler")
 
-    def __init__(self, handler: Handler) -> None:
+    def __init__(self, handler: Handler, connection: Any) -> None:
         self._handler = handler
+        self._connection = connection
+
+    def disown(self) -> None:
+        self._connection._protocol = None
 
     def late(self) -> None:
         self._handler.set_exception(_Late())

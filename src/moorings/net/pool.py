@@ -24,7 +24,7 @@ from yarl import URL
 
 from .._tasks import outlast
 from ..errors import ConfigError
-from . import tls
+from . import inherited, tls
 from .errors import DialFailed, DialTimeout, NetClosed, NetError, ProxyFailed
 from .resolver import Resolver
 from .settings import NetSettings
@@ -125,6 +125,8 @@ class Handler(ResponseHandler):
         """The body being read."""
         self.lost_by: BaseException | None = None
         """What ended the connection, if not its regular end."""
+        self.fd = -1
+        """The descriptor of its socket, while it is up."""
         self._poll: Any = None
 
     def data_received(self, data: bytes) -> None:
@@ -155,10 +157,11 @@ class Handler(ResponseHandler):
         if transport is None or transport.is_closing():
             return True
         if self._poll is None:
-            if not hasattr(select, "poll"):
+            make_poll = getattr(select, "poll", None)  # not on Windows
+            if make_poll is None:
                 return False
-            self._poll = select.poll()
-            self._poll.register(transport.get_extra_info("socket").fileno(), select.POLLIN)
+            self._poll = make_poll()
+            self._poll.register(transport.get_extra_info("socket").fileno(), getattr(select, "POLLIN", 1))
         return bool(self._poll.poll(0))
 
 
@@ -273,6 +276,10 @@ class Pool:
         if transport is None:
             raise _Ended(_why(handler.lost_by or ConnectionResetError(), target))
         self._open[handler] = transport
+        sock = transport.get_extra_info("socket")
+        if sock is not None and sock.fileno() >= 0:
+            handler.fd = sock.fileno()
+            inherited.hold(handler.fd)
         _keep_alive(transport)
         return handler
 
@@ -332,15 +339,26 @@ class Pool:
         return handler
 
     def gone(self, handler: Handler) -> None:
-        """A connection has ended."""
+        """A connection has ended; its socket is not closed yet."""
+        inherited.let_go(handler.fd)
         self._open.pop(handler, None)
         if not self._open and self._all_gone is not None and not self._all_gone.done():
             self._all_gone.set_result(None)
 
-    async def aclose(self) -> None:
-        """End every connection, the dials too, and see them gone."""
+    def end_idle(self, target: Target) -> None:
+        """End the connections that are kept for requests to the origin of a target."""
+        for handler, _ in self._connector._conns.pop(target.request.connection_key, ()):
+            if handler.transport is not None:
+                handler.transport.abort()
+
+    def disown(self) -> None:
+        """Its loop runs no more, or is another process's: aiohttp must not complain of what it still holds."""
+        self._closed = self._connector._closed = True
+
+    async def aclose(self) -> bool:
+        """End every connection, the dials too, and see them gone. True if the waiter was cancelled meanwhile."""
         if self._closed:
-            return
+            return False
         self._closed = True
         for bound in list(self._dialing):
             if not bound.expired():
@@ -351,7 +369,9 @@ class Pool:
         self._connector._close()
         if self._open:
             self._all_gone = self.loop.create_future()
-            await outlast(self._all_gone, self.loop.time() + CLOSE_WITHIN)
+            _, cancelled = await outlast(self._all_gone, self.loop.time() + CLOSE_WITHIN)
+            return cancelled
+        return False
 
 
 SOCKS_REPLIES = {

@@ -5,6 +5,7 @@ Equal settings share one TLS context and one pool (``client.Net``). No I/O and n
 
 from __future__ import annotations
 
+from typing import Any
 from urllib.parse import urlsplit
 
 import msgspec
@@ -65,13 +66,17 @@ class NetSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         if self.proxy:
             check_proxy(self.proxy)
 
-    def __repr__(self) -> str:
+    def __rich_repr__(self) -> list[tuple[str, Any]]:
+        """The fields, without the password and the proxy's login."""
         shown = {name: getattr(self, name) for name in self.__struct_fields__}
         if self.client_key_password:
             shown["client_key_password"] = "…"
         if self.proxy:
             shown["proxy"] = redacted(self.proxy)
-        return f"NetSettings({', '.join(f'{name}={value!r}' for name, value in shown.items())})"
+        return list(shown.items())
+
+    def __repr__(self) -> str:
+        return f"NetSettings({', '.join(f'{name}={value!r}' for name, value in self.__rich_repr__())})"
 
 
 def check_proxy(url: str) -> None:

@@ -66,7 +66,7 @@ def make_context(settings: NetSettings) -> ssl.SSLContext:
 
 
 def _trusting_the_system() -> ssl.SSLContext:
-    if sys.platform in ("darwin", "win32"):
+    if _system_verifies():
         import truststore
 
         return truststore.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
@@ -81,6 +81,11 @@ def _trusting_the_system() -> ssl.SSLContext:
                 context.load_verify_locations(cafile=bundle)
                 break
     return context
+
+
+def _system_verifies() -> bool:
+    """True where the system has a verifier of its own, beside files of certificates."""
+    return sys.platform in ("darwin", "win32")
 
 
 def _load(key: str, path: str, load: object) -> None:

@@ -7,13 +7,15 @@ its modern twins inside an ``input_required`` answer. Only what has a handler is
 from __future__ import annotations
 
 import inspect
+import logging
 import threading
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
 from .._tasks import run_in_thread
+from ..wire.trace import trace_meta
 from ..wire.types import (
     CreateMessageParams,
     CreateMessageResult,
@@ -27,12 +29,15 @@ from ..wire.types import (
 
 __all__ = ["Handlers", "NoHandler", "Roots"]
 
+_log = logging.getLogger("moorings")
+
 Elicit = Callable[[str, ElicitParams], ElicitResult | Awaitable[ElicitResult]]
 Sample = Callable[[str, CreateMessageParams], CreateMessageResult | Awaitable[CreateMessageResult]]
 Roots = Sequence[Root] | Callable[[str], Sequence[Root] | Awaitable[Sequence[Root]]]
 OnLog = Callable[[str, LogParams], object]
 OnNotification = Callable[[str, str, Any], object]
 OnResource = Callable[[str, str], object]
+Trace = Callable[[], Mapping[str, str]]
 
 
 class NoHandler(Exception):
@@ -60,6 +65,21 @@ class Handlers(msgspec.Struct, frozen=True, kw_only=True):
     """Hears every other notification: server, method, decoded params."""
     on_resource_updated: OnResource | None = None
     """Hears ``notifications/resources/updated``: server, uri."""
+
+    trace: Trace | None = None
+    """Gives the trace context of the running call: ``traceparent`` and, if there are any, ``tracestate`` and
+    ``baggage`` (W3C). It goes into ``_meta`` of each request in the modern era; what has a wrong form is left out."""
+
+    def trace_meta(self) -> dict[str, str]:
+        """The trace context of this moment, as it is sent."""
+        if self.trace is None:
+            return {}
+        try:
+            found = self.trace()
+            return trace_meta(found.get("traceparent"), found.get("tracestate"), found.get("baggage"))
+        except Exception as error:  # boundary: the user's function must not decide the outcome of a call
+            _log.warning("the function for the trace context failed: %r", error)
+            return {}
 
     async def answer(
         self,

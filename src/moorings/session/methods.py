@@ -20,13 +20,17 @@ from msgspec import Raw, UnsetType
 from .._checks import LONGEST
 from .._log import Told, log
 from ..errors import AmbiguousDelivery, CallError, CallTimeout, Refused
-from ..wire.eras import META_LOG_LEVEL, METHOD_NOT_FOUND, MRTR_METHODS, Era
+from ..wire.eras import EXTENSIONS, META_LOG_LEVEL, METHOD_NOT_FOUND, Era, result_type_legal
+from ..wire.frontmatter import yaml_module
 from ..wire.headers import InvalidHeaders, ParamHeaders, param_rules
+from ..wire.skills import GetSkillResult, ListSkillsResult, Skill, SkillFile, file_uri, get_params, verified
+from ..wire.tasks import CreateTaskResult
 from ..wire.types import (
     CallToolResult,
     CompleteResult,
     EmptyResult,
     GetPromptResult,
+    InputRequest,
     InputRequiredResult,
     InvalidAnswer,
     ListPromptsResult,
@@ -44,6 +48,7 @@ from .clock import CallClock
 from .handlers import NoHandler
 from .pending import OnProgress
 from .session import QuestionUnanswered, Session
+from .tasking import follow
 
 __all__ = ["LIST_KINDS", "ListKind", "Listed", "Methods"]
 
@@ -58,6 +63,12 @@ LIST_KINDS: Mapping[str, tuple[str, type[Any], str]] = {
     "prompts": ("prompts/list", ListPromptsResult, "name"),
 }
 """Kind → method, type of a page, and the attribute that names an item."""
+
+_PAGED: Mapping[str, tuple[str, type[Any], str]] = {
+    **LIST_KINDS,
+    "skills": ("skills/list", ListSkillsResult, "uri"),
+}
+"""All that come in pages; what is not a ``ListKind`` is asked for anew each time."""
 
 _STATE_ONLY_PAUSE = (0.05, 0.25)
 """First and longest wait, in seconds, before a request is repeated that the server only postponed."""
@@ -170,7 +181,7 @@ class Methods:
         Raises:
             CallError: a page was not answered with a list.
         """
-        method, type_, key = LIST_KINDS[kind]
+        method, type_, key = _PAGED[kind]
         name_of = attrgetter(key)
         items: dict[str, Any] = {}
         problems: list[str] = []
@@ -222,6 +233,35 @@ class Methods:
             self._session.param_rules = _param_rules(items, problems)
         return Listed(items, problems, 0.0 if ttl == float("inf") else ttl)
 
+    # Skills: no file of one is read before somebody asks for it
+
+    async def skills(self, clock: CallClock) -> list[Skill]:
+        """Every skill that the server lists; it may have others. Raises CallError."""
+        listed = await self.list_all("skills", clock)
+        for problem in listed.problems:
+            log.log(self._told.level(problem), "server %s: %s", self._session.server, problem)
+        return [Skill(self._session.server, entry) for entry in listed.items]
+
+    async def skill(self, uri: str, clock: CallClock) -> Skill:
+        """One skill by the URI of its ``SKILL.md``, whether it is listed or not. Raises CallError."""
+        result = await self._ask("skills/get", get_params(uri), GetSkillResult, clock, label=uri)
+        if result.skill.uri != uri:
+            raise self._invalid(uri, clock, f"it is the entry of another skill, {result.skill.uri[:80]!r}")
+        return Skill(self._session.server, result.skill)
+
+    async def read_skill(self, skill: Skill, name: str | None, clock: CallClock) -> SkillFile:
+        """Read one file of a skill and hold it against the entry.
+
+        Raises:
+            SkillMismatch: the entry does not list it (then it is not asked for), or it is not what the entry says.
+            CallError: it could not be read.
+        """
+        uri = file_uri(skill, name)
+        if uri == skill.uri:
+            # Without YAML it could not be verified: then it is not asked for either.
+            yaml_module()
+        return verified(skill, uri, await self.read_resource(uri, clock))
+
     # Subscriptions, logging, liveness
 
     async def subscribe(self, uri: str, clock: CallClock) -> None:
@@ -251,9 +291,11 @@ class Methods:
         except Refused:
             return
 
-    async def raw(self, method: str, params: Mapping[str, Any] | None, clock: CallClock) -> Any:
+    async def raw(
+        self, method: str, params: Mapping[str, Any] | None, clock: CallClock, *, any_era: bool = False
+    ) -> Any:
         """Any request, its result decoded as plain JSON: for what Moorings has no name for yet. Raises CallError."""
-        raw = await self._session.request(method, dict(params) if params else {}, clock)
+        raw = await self._session.request(method, dict(params) if params else {}, clock, any_era=any_era)
         try:
             return load_raw(raw)
         except InvalidAnswer as error:
@@ -288,8 +330,10 @@ class Methods:
                 if session.era is not Era.MODERN or result.result_type == "complete":
                     self._report(label or method, result)
                     return result
-                if result.result_type != "input_required" or method not in MRTR_METHODS:
+                if not result_type_legal(result.result_type, method, EXTENSIONS):
                     raise InvalidAnswer(f"resultType {result.result_type[:80]!r} was not agreed on")
+                if result.result_type == "task":
+                    return await self._follow(decode_result(raw, CreateTaskResult), clock, label or method)  # type: ignore[return-value]  # tools/call alone may be answered so
                 wanted = decode_result(raw, InputRequiredResult)
             except InvalidAnswer as error:
                 raise self._invalid(label or method, clock, str(error)) from None
@@ -299,7 +343,9 @@ class Methods:
             body = {k: v for k, v in params.items() if k not in ("inputResponses", "requestState")}
             try:
                 if wanted.input_requests:
-                    body["inputResponses"] = await self._responses(wanted, clock, label or method)
+                    body["inputResponses"] = await self._responses(
+                        wanted.input_requests, clock, label or method
+                    )
                     pause = _STATE_ONLY_PAUSE[0]
                 else:
                     await self._pause(pause, clock)
@@ -324,7 +370,15 @@ class Methods:
                 level = self._told.level(f"{label}: {problem}")
                 log.log(level, "server %s: %s: %s", self._session.server, label, problem)
 
-    async def _responses(self, wanted: InputRequiredResult, clock: CallClock, label: str) -> dict[str, Raw]:
+    async def _follow(self, created: CreateTaskResult, clock: CallClock, label: str) -> CallToolResult:
+        async def respond(requests: dict[str, InputRequest]) -> dict[str, Raw]:
+            return await self._responses(requests, clock, label)
+
+        return await follow(self._session, created, clock, label, respond)
+
+    async def _responses(
+        self, wanted: Mapping[str, InputRequest], clock: CallClock, label: str
+    ) -> dict[str, Raw]:
         """Answer all questions of one round, in the caller's own task: its context variables hold. The clock stands
         still meanwhile; each question has its own limit."""
         session = self._session
@@ -332,7 +386,7 @@ class Methods:
         responses: dict[str, Raw] = {}
         clock.pause(loop.time())
         try:
-            for key, request in wanted.input_requests.items():
+            for key, request in wanted.items():
                 params = None if isinstance(request.params_raw, UnsetType) else request.params_raw
                 try:
                     # The deadline of a run holds while a person is asked, too.

@@ -15,6 +15,7 @@ import msgspec
 
 from ..errors import AmbiguousDelivery, CallError, Refused, StartError
 from ..wire.eras import (
+    EXTENSIONS,
     HANDSHAKE_REVISIONS,
     LATEST_HANDSHAKE,
     LATEST_MODERN,
@@ -66,7 +67,7 @@ class Negotiated(msgspec.Struct, frozen=True, kw_only=True):
 class _Unsuitable(Exception):
     """The server refused the way of speaking that was tried."""
 
-    def __init__(self, error: CallError) -> None:
+    def __init__(self, error: CallError | StartError) -> None:
         super().__init__(str(error))
         self.error = error
 
@@ -136,6 +137,7 @@ class _Talk:
             elicitation_form=handlers.elicit is not None,
             elicitation_url=handlers.elicit_url is not None,
             era=era,
+            extensions=EXTENSIONS,
         )
 
     def _meta(self, revision: str) -> dict[str, Any]:
@@ -209,6 +211,9 @@ class _Talk:
         try:
             negotiated = await self.initialize()
         except _Unsuitable as unsuitable:
+            # Nothing else is left to try: a server that was merely slow may still show that it is modern.
+            left = max(0.0, self._deadline - self._loop.time())
+            await asyncio.wait({pending.future}, timeout=left / 2)
             if pending.done and pending.future.exception() is None:
                 return await self._after_probe_result(bytes(pending.future.result()), LATEST_MODERN)
             if unsuitable.error.__class__ is Refused and _rpc(unsuitable.error).code == UNSUPPORTED_VERSION:
@@ -303,9 +308,10 @@ class _Talk:
         try:
             result = decode_result(bytes(raw), InitializeResult)
         except InvalidAnswer as error:
-            raise StartError(
+            unreadable = StartError(
                 f"its answer to initialize cannot be read: {error}", server=session.server
-            ) from None
+            )
+            raise _Unsuitable(unreadable) from None
         if result.protocol_version not in HANDSHAKE_REVISIONS:
             raise self._nothing_in_common((result.protocol_version,))
         session.settle(Era.HANDSHAKE, result.protocol_version)
@@ -320,8 +326,10 @@ class _Talk:
 
     # Failures
 
-    def refused(self, error: CallError) -> StartError:
+    def refused(self, error: CallError | StartError) -> StartError:
         """The failure of a start that the server's refusal means."""
+        if isinstance(error, StartError):
+            return error
         refused = StartError(
             f"it refused {error.tool or 'initialize'}: {error.message}", server=self._session.server
         )

@@ -43,6 +43,7 @@ from ..wire.types import (
     CancelledParams,
     InvalidAnswer,
     ProgressParams,
+    ResourceUpdatedParams,
     SubscriptionAcknowledgedParams,
     SubscriptionFilter,
     decode_params,
@@ -90,6 +91,8 @@ class SessionHooks(msgspec.Struct, frozen=True):
     """A listen stream was acknowledged: its id and the filter granted."""
     noise: Callable[[bytes], None]
     """What came and was no JSON-RPC."""
+    resource_changed: Callable[[str], None] = lambda uri: None
+    """A resource was said to be another now."""
     session_lost: Callable[[], None] = lambda: None
     """The server does not know the MCP session any more."""
     may_have_missed: Callable[[], None] = lambda: None
@@ -138,6 +141,7 @@ class Session:
             handlers.elicit or handlers.elicit_url or handlers.sample or handlers.roots
         )
         """The caller's context is kept only where a handler could want it."""
+        self._traces = handlers.trace is not None
         self._hooks = hooks
         self._transport: Transport | None = None
         self._pending: dict[int, Pending] = {}
@@ -232,6 +236,7 @@ class Session:
         on_progress: OnProgress | None = None,
         progress: bool = False,
         on_sent: Callable[[int], None] | None = None,
+        any_era: bool = False,
     ) -> Pending:
         """Send a request; its outcome is awaited with ``Pending.wait``.
 
@@ -239,6 +244,7 @@ class Session:
             label: what error texts call it (the tool); the method if None.
             progress: ask the server for progress, which extends the clock.
             on_sent: told the id before the request goes out.
+            any_era: send it also where the era has no such method.
 
         Raises:
             NotSent: the connection is over, its outbox is full, or its era has no such method.
@@ -247,12 +253,14 @@ class Session:
         """
         label = label or method
         self._check_open(label, clock)
-        if self.rules_set and not method_exists(method, self.era):
+        if self.rules_set and not any_era and not method_exists(method, self.era):
             raise self._not_sent(label, clock, f"{method} does not exist in revision {self.revision}")
         id_ = self._next_id
         body = dict(params) if params else {}
         if self.envelope is not None or progress or on_progress is not None:
             meta: dict[str, Any] = dict(self.envelope) if self.envelope is not None else {}
+            if self.envelope is not None and self._handlers.trace is not None:
+                meta |= self._handlers.trace_meta()
             if progress or on_progress is not None:
                 meta["progressToken"] = id_
             given = body.get("_meta")
@@ -293,8 +301,12 @@ class Session:
         if transport is None or self.end is not None or clock.expires <= self.loop.time():
             self._check_open(tool, clock)
         id_ = self._next_id
+        members = self._envelope_members
+        if self._traces and members:
+            trace = self._handlers.trace_meta
+            members += jsonrpc.encode_members(context.run(trace) if context is not None else trace())
         try:
-            frame = encode_call(id_, tool, arguments, self._envelope_members)
+            frame = encode_call(id_, tool, arguments, members)
         except (TypeError, ValueError, RecursionError) as error:
             raise self._no_json(tool, error) from None
         if context is None and self._keeps_context:
@@ -349,13 +361,22 @@ class Session:
         label: str | None = None,
         on_progress: OnProgress | None = None,
         progress: bool = False,
+        any_era: bool = False,
     ) -> Raw:
         """Send a request and wait for its result, as bytes.
 
         Raises:
             CallError: every other outcome (see ``errors``).
         """
-        pending = self.begin(method, params, clock, label=label, on_progress=on_progress, progress=progress)
+        pending = self.begin(
+            method,
+            params,
+            clock,
+            label=label,
+            on_progress=on_progress,
+            progress=progress,
+            any_era=any_era,
+        )
         return await pending.wait()
 
     def notify(self, method: str, params: Any = None) -> bool:
@@ -683,6 +704,9 @@ class Session:
         elif kind := _LIST_CHANGED.get(method):
             self._hooks.list_changed(kind)
             self._hear(method, params)
+        elif method == "notifications/resources/updated":
+            self._on_updated(params)
+            self._hear(method, params)
         elif method == "notifications/cancelled":
             self._on_cancelled(params)
         elif method == "notifications/subscriptions/acknowledged":
@@ -707,6 +731,12 @@ class Session:
             self.counters.stray_progress += 1
             return
         pending.on_progress_notice(progress, self.loop.time())
+
+    def _on_updated(self, params: Raw | UnsetType) -> None:
+        try:
+            self._hooks.resource_changed(decode_params(_body(params), ResourceUpdatedParams).uri)
+        except InvalidAnswer:
+            return
 
     def _on_cancelled(self, params: Raw | UnsetType) -> None:
         """The server takes a question back, or ends a listen stream."""

@@ -44,12 +44,15 @@ class StopRecord(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds."""
     exit_code: int | None = None
     forced: tuple[str, ...] = ()
-    """Steps beyond closing stdin: ``TERM``, ``KILL``; ``DELETE`` if a server over HTTP did not answer that; empty when
-    it ended by itself."""
+    """Steps beyond closing stdin: ``TERM``, ``KILL``; empty when it ended by itself."""
     survivors: tuple[int, ...] = ()
     """Processes that would not die within the bounds."""
+    unanswered: tuple[str, ...] = ()
+    """What a server over HTTP was asked at the end and did not answer within the bounds: ``DELETE``, the end of its
+    session."""
     stuck: tuple[str, ...] = ()
-    """Tasks and threads of an in-process server that did not end within the bounds, by name."""
+    """Tasks and threads of an in-process server, and functions that give headers, that did not end within the bounds,
+    by name."""
 
 
 class OutboxFull(Exception):
@@ -172,6 +175,9 @@ class Transport(Protocol):
         Raises:
             OSError: the system would not.
         """
+
+    async def prepare(self) -> None:
+        """What must be there before the first message and takes its time on this side; begun again by each call."""
 
     def send(self, frame: bytes, request: Request | None = None, method: str = "") -> Outgoing:
         """Hand over one frame; it is written at once as far as the other side takes it.

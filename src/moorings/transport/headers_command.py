@@ -17,8 +17,8 @@ from .stdio import StdioSettings, StdioTransport
 
 __all__ = ["run"]
 
-STOP = 1.0
-"""Seconds for each step of ending it."""
+STOP = 0.3
+"""Seconds for each step of ending it; whoever waits for headers, or for the end of a connection, waits for this too."""
 
 
 class _Output:

@@ -19,9 +19,11 @@ import re
 from collections import deque
 from collections.abc import Coroutine, Mapping
 from contextlib import AbstractAsyncContextManager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from .._tasks import TaskOwner, outlast
+from .._tasks import TaskOwner, outlast, put_back_cancellation
+from ..net.addresses import redacted
 from ..net.errors import NetError
 from ..wire.eras import LATEST_MODERN
 from ..wire.headers import standard_headers
@@ -32,6 +34,7 @@ from .http_parts import (
     EVENT_STREAM,
     FAILURES,
     JSON,
+    Ending,
     Exchange,
     HttpSettings,
     Tries,
@@ -71,6 +74,8 @@ MOST_SEEN = 1024
 NOT_LOST = frozenset((401, 403, 407, 408, 413, 429))
 """Refusals that say nothing of the session."""
 _SESSION_ID = re.compile(r"[\x21-\x7e]{1,1024}\Z")
+_EVENT_ID = re.compile(r"[^\x00-\x1f\x7f]{1,4096}\Z")
+"""An id of an event that can be sent back."""
 
 _BASE = {"Accept": f"{JSON}, {EVENT_STREAM}", "Content-Type": JSON}
 
@@ -83,10 +88,15 @@ class HttpTransport:
 
     def __init__(self, settings: HttpSettings, client: HttpClient, receiver: Receiver) -> None:
         self._settings = settings
+        self._shown = redacted(settings.url)
+        self._url = settings.url
+        """Where it is; another place of the same origin, once the server has sent us there."""
         self._client = client
         self._receiver = receiver
         self._loop = asyncio.get_running_loop()
         self._owner = TaskOwner("requests over HTTP")
+        self._ending = Ending(settings, client, self._owner)
+        self._unanswered: tuple[str, ...] = ()
         self._exchanges: set[Exchange] = set()
         self._queued = 0
         """Bytes of messages that have not left."""
@@ -101,13 +111,12 @@ class HttpTransport:
         self._stream_opened = False
         self._hears = False
         self._over = False
-        self._delete_open = False
-        """True while the DELETE at the end is not answered."""
         self._headers: tuple[Mapping[str, str], str, str | None, dict[str, str]] | None = None
         """The headers of all requests, and what they were made from."""
 
     def start(self) -> None:
-        """Nothing to do: there is no connection before the first message."""
+        """There is no connection before the first message."""
+        self._ending.begin(self)
 
     @property
     def listens(self) -> bool:
@@ -130,6 +139,13 @@ class HttpTransport:
             self._listen_answered = self._loop.create_future()
             self._listening = self._start(self._listen(), "listen")
 
+    async def prepare(self) -> None:
+        """Load what is loaded late, and make the TLS context: that is not the server's time. Faults show on sending."""
+        try:
+            await self._client.prepare(self._settings.url)
+        except FAILURES as error:
+            _log.debug("%s: %r", redacted(self._settings.url), error)
+
     # Out
 
     def send(self, frame: bytes, request: Request | None = None, method: str = "") -> Outgoing:
@@ -137,7 +153,13 @@ class HttpTransport:
             raise ConnectionError("it is closed")
         if self._queued + len(frame) > self._settings.max_outbox:
             raise OutboxFull(f"{self._queued} bytes wait to be sent to it (Bounds.max_outbox)")
-        out = Exchange(frame=frame, size=len(frame), notice=request is None, session=self._session_id)
+        out = Exchange(
+            frame=frame,
+            size=len(frame),
+            waiting=len(frame),
+            notice=request is None,
+            session=self._session_id,
+        )
         self._queued += out.size
         self._exchanges.add(out)
         out.task = self._start(self._exchange(out, request, method), method or "answer")
@@ -153,7 +175,8 @@ class HttpTransport:
 
     def let_go(self, outgoing: Outgoing) -> bool:
         self._drop(outgoing)
-        return self._modern
+        # Before an era is settled, and where its session is lost, no notice of ours would be understood.
+        return self._modern or not self._revision
 
     def _drop(self, outgoing: Outgoing) -> None:
         assert isinstance(outgoing, Exchange)
@@ -166,7 +189,7 @@ class HttpTransport:
 
     def note(self, text: bytes) -> None:
         """What came and is no JSON-RPC."""
-        _log.debug("no JSON-RPC from %s: %r", self._settings.url, text[:200])
+        _log.debug("no JSON-RPC from %s: %r", self._shown, text[:200])
 
     def _start(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
         return self._owner.start(work, name=name, context=self._settings.context)
@@ -186,6 +209,9 @@ class HttpTransport:
                 and method != "initialize"
             ):
                 await asyncio.wait({answered}, timeout=FIRST_LISTEN)
+                if not answered.done():
+                    # Something in between may hold the stream back for ever: one wait is enough for all.
+                    answered.set_result(None)
             failure = await self._post(out, request, method)
         except FAILURES as error:
             failure = net_failure(error, out.started)
@@ -193,14 +219,23 @@ class HttpTransport:
             failure = our_fault(fault, out)
         finally:
             self._exchanges.discard(out)
-            self._queued -= out.size
+            self._left(out)
             out.task = None
         if failure is None or out.abandoned:
             return
         if request is not None:
             self._receiver.request_failed(request.id, failure)
         elif not self._over:
-            _log.info("a message to %s was not taken: %s", self._settings.url, failure.reason)
+            _log.info("a message to %s was not taken: %s", self._shown, failure.reason)
+
+    def _leaves(self, out: Exchange) -> None:
+        out.mark()
+        self._left(out)
+
+    def _left(self, out: Exchange) -> None:
+        """It waits no more; said any number of times."""
+        self._queued -= out.waiting
+        out.waiting = 0
 
     async def _post(self, out: Exchange, request: Request | None, method: str) -> Failure | None:
         """Send it, and bring its answer to the receiver; returns why there is none."""
@@ -216,14 +251,16 @@ class HttpTransport:
             try:
                 async with self._client.send(
                     "POST",
-                    settings.url,
+                    self._url,
                     headers=self._headers_for(given, request, method),
                     body=out.frame,
                     first_byte=settings.first_byte,
                     idle=settings.idle,
-                    on_sent=out.mark,
+                    on_sent=partial(self._leaves, out),
                     redirects="same-origin" if settings.redirects else "none",
                 ) as answer:
+                    if answer.status < 300:
+                        self._url = answer.url
                     pause = tries.turned_away(answer, given, settings.headers, request)
                     if pause is None:
                         return await self._take(answer, out, request, method, out.session)
@@ -236,7 +273,7 @@ class HttpTransport:
             await asyncio.sleep(pause)
 
     def _headers_for(self, given: Mapping[str, str], request: Request | None, method: str) -> dict[str, str]:
-        if method == "initialize":
+        if method == "initialize" and not self._modern:
             return {**given, **_BASE}
         if method == "server/discover" and not self._revision:
             # The probe, and nothing else is sent before it is answered.
@@ -263,7 +300,7 @@ class HttpTransport:
     async def _take(
         self, answer: Answer, out: Exchange, request: Request | None, method: str, session: str | None
     ) -> Failure | None:
-        if method == "initialize" and 200 <= answer.status < 300:
+        if method == "initialize" and not self._modern and 200 <= answer.status < 300:
             self._note_session(answer)
         reading = how_to_read(answer.status, answer.content_type, request=request is not None)
         if reading is Reading.DONE:
@@ -279,7 +316,11 @@ class HttpTransport:
             body = await answer.read(self._settings.max_message)
             if body[:1] == b"{" or body.lstrip()[:1] in (b"{", b"["):
                 self._receiver.message(body, request.id)
-            return None if request.done or out.abandoned else unreadable(answer, body, self._settings.headers)
+            return (
+                None
+                if request.done or out.abandoned
+                else unreadable(answer, bytes(body), self._settings.headers)
+            )
         body = await first_bytes(answer, self._settings.headers)
         failure = refusal(answer, body)
         # An error with the request's own id answers it, whatever the status; one without an id does so only where it
@@ -300,7 +341,7 @@ class HttpTransport:
     def _note_session(self, answer: Answer) -> None:
         given = answer.headers.get("Mcp-Session-Id")
         if given is not None and not _SESSION_ID.match(given):
-            _log.warning("%s gave a session id that cannot be sent; it is left out", self._settings.url)
+            _log.warning("%s gave a session id that cannot be sent; it is left out", self._shown)
             given = None
         self._session_id = given
 
@@ -320,7 +361,7 @@ class HttpTransport:
         try:
             await stream.read(answer, out)
         except NetError as error:
-            failure = net_failure(error, True)
+            failure = net_failure(error, out.started)
         if request.done or out.abandoned:
             return None
         if failure is None and not stream.parser.looks_like_sse and stream.parser.odd_text:
@@ -378,11 +419,11 @@ class HttpTransport:
             headers["Last-Event-ID"] = last_id
         return self._client.send(
             "GET",
-            settings.url,
+            self._url,
             headers=headers,
             first_byte=settings.first_byte,
             idle=settings.idle,
-            redirects="same-origin",
+            redirects="same-origin" if settings.redirects else "none",
         )
 
     async def _listen(self) -> None:
@@ -426,7 +467,7 @@ class HttpTransport:
                         await stream.read(answer, None)
             except FAILURES as error:
                 self._heard_of_listen()
-                _log.debug("the stream of %s broke: %s", self._settings.url, error)
+                _log.debug("the stream of %s broke: %s", self._shown, error)
             self._hears = False
             lived = self._loop.time() - began
             wait = (
@@ -452,25 +493,26 @@ class HttpTransport:
             self._receiver.closed(Closed(reason))
 
     def hasten(self, deadline: float) -> None:
-        """Its end is bounded by ``HttpSettings.close`` anyway."""
+        self._ending.hasten(deadline)
 
     async def stop(self, deadline: float) -> StopRecord:
         began = self._loop.time()
         self._over = True
         self._end_listening()
         by = min(deadline, began + self._settings.close)
-        work = self._owner.start(self._farewell(by), name="farewell") if not self._owner.closed else None
-        if work is not None:
-            await outlast(work, by)
-        await self._owner.aclose(max(0.1, min(2.0, deadline - self._loop.time())))
-        await self._settings.headers.aclose(max(0.05, min(1.0, deadline - self._loop.time())))
-        await self._settings.leave()
-        return StopRecord(elapsed=self._loop.time() - began, forced=("DELETE",) if self._delete_open else ())
+        cancelled = False
+        if not self._owner.closed:
+            _, cancelled = await outlast(self._owner.start(self._farewell(by), name="farewell"), by)
+        stuck = await self._ending.run(deadline)
+        if cancelled:
+            put_back_cancellation()
+        return StopRecord(elapsed=self._loop.time() - began, unanswered=self._unanswered, stuck=stuck)
 
     async def _farewell(self, by: float) -> None:
         """What is owed at the end: the cancellations that are on their way, then DELETE. The server may ignore both."""
+        asked = False
         try:
-            async with asyncio.timeout_at(by):
+            async with self._ending.farewell(by):
                 now = self._loop.time()
                 await see_off(self._exchanges, now + (by - now) / 2)
                 if self._session_id is not None and not self._modern:
@@ -480,22 +522,20 @@ class HttpTransport:
                         "Mcp-Session-Id": self._session_id,
                         "MCP-Protocol-Version": self._revision,
                     }
-                    self._delete_open = True
+                    asked = True
                     async with self._client.send(
                         "DELETE",
-                        self._settings.url,
+                        self._url,
                         headers=headers,
                         first_byte=None,
                         idle=None,
                         redirects="none",
                     ) as answer:
-                        self._delete_open = False
-                        _log.debug("the session of %s was ended: HTTP %s", self._settings.url, answer.status)
-        except TimeoutError:
-            _log.debug("the session of %s was not ended in time", self._settings.url)
-        except FAILURES as error:
-            self._delete_open = False  # nobody is there to answer
-            _log.debug("the session of %s was not ended: %r", self._settings.url, error)
+                        _log.debug("the session of %s was ended: HTTP %s", self._shown, answer.status)
+        except (*FAILURES, TimeoutError) as error:
+            if asked and (isinstance(error, TimeoutError) or net_failure(error).kind == "broken"):
+                self._unanswered = ("DELETE",)
+            _log.debug("the session of %s was not ended: %r", self._shown, error)
 
 
 class _Stream:
@@ -534,7 +574,7 @@ class _Stream:
                             continue
                         if event.id:
                             self._seen.append(event.id)
-                        self.last_id = event.id or None
+                        self.last_id = event.id if _EVENT_ID.match(event.id) else None
                     if event.data:
                         receiver.message(event.data, about)
                 if parser.retry is not None:
@@ -543,6 +583,7 @@ class _Stream:
                     request is not None
                     and request.done
                     and linger is None
+                    and not answer.complete
                     and out is not None
                     and out.task is not None
                 ):

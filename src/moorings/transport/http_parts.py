@@ -6,17 +6,21 @@ Pure but for reading a bounded excerpt of an answer. What failed is told by its 
 from __future__ import annotations
 
 import asyncio
+import atexit
+import contextlib
 import contextvars
 import logging
+import os
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
+from .._tasks import TaskOwner
 from ..errors import HttpDetail, MooringsError
 from ..net.addresses import redacted
-from ..net.errors import NetError, RedirectRefused, TooLarge
+from ..net.errors import DialFailed, NetError, ProxyFailed, RedirectRefused, TlsFailed, TooLarge
 from ..wire.http_rules import (
     BODY_KEPT,
     EVENT_STREAM,
@@ -33,12 +37,14 @@ from .base import Failure, Outgoing, Request
 from .http_headers import HeadersFailed, HeaderSource
 
 if TYPE_CHECKING:
+    from ..net.client import HttpClient
     from ..net.exchange import Answer
 
 __all__ = [
     "EVENT_STREAM",
     "FAILURES",
     "JSON",
+    "Ending",
     "Exchange",
     "HttpSettings",
     "Tries",
@@ -46,6 +52,7 @@ __all__ = [
     "first_bytes",
     "net_failure",
     "our_fault",
+    "passes_soon",
     "refusal",
     "retry_after",
     "see_off",
@@ -89,6 +96,8 @@ class Exchange(Outgoing, eq=False, gc=True, weakref=True):
     """One message on its way by a POST of its own."""
 
     size: int = 0
+    waiting: int = 0
+    """Bytes of it that count as waiting to be sent."""
     notice: bool = False
     """True for what no answer is awaited to: a notification, or an answer of ours."""
     session: str | None = None
@@ -135,7 +144,7 @@ class Tries:
     def failed(self, error: NetError, out: Exchange) -> float | None:
         """Seconds after which to dial once more. None: the error counts."""
         # Nothing of it left: once more, a little later, is no second time.
-        if error.sent or out.started or self._dials == len(DIAL_WAITS):
+        if error.sent or out.started or not passes_soon(error) or self._dials == len(DIAL_WAITS):
             return None
         self._dials += 1
         return DIAL_WAITS[self._dials - 1]
@@ -221,21 +230,22 @@ FAILURES = (NetError, HeadersFailed, MooringsError)
 """What may come of trying to send: of the way, of the user's headers, of files and settings."""
 
 
-def net_failure(error: Exception, sent: bool) -> Failure:
+def net_failure(error: Exception, started: bool = False) -> Failure:
     """Why a request got no answer, from one of ``FAILURES``: what kind of outcome that is (law 4)."""
     if isinstance(error, MooringsError):
-        return Failure(kind="unsent", reason=error.message)
+        return Failure(kind="broken" if started else "unsent", reason=error.message)
     if not isinstance(error, NetError):
         return Failure(kind="unsent", reason=str(error))
     reason = f"{error.reason} ({error.url})"
-    if not (error.sent or sent):
-        return Failure(kind="unsent", reason=reason)
     if isinstance(error, RedirectRefused):
         return Failure(
             kind="turned-away",
             reason=f"{reason}; it points to {redirect_target(error.url, error.location)}",
             http=HttpDetail(error.status, error.url),
         )
+    if not error.sent:
+        # Bytes may have left all the same: to a proxy that wants a login, into a TLS that was refused (NetError.sent).
+        return Failure(kind="unsent", reason=reason)
     if isinstance(error, TooLarge):
         return Failure(kind="invalid", reason=f"{reason}; the cap is a setting (Bounds.max_message)")
     return Failure(kind="broken", reason=reason)
@@ -247,6 +257,86 @@ def our_fault(fault: Exception, out: Exchange) -> Failure:
     return Failure(
         kind="broken" if out.started else "unsent", reason=f"a fault in Moorings: {type(fault).__name__}"
     )
+
+
+def passes_soon(error: NetError) -> bool:
+    """Whether a dial that failed may do better a moment later: not what a person must mend, nor what took all the time
+    it was given."""
+    if isinstance(error, TlsFailed):
+        return error.kind == "handshake"
+    if isinstance(error, ProxyFailed):
+        return error.status is None or error.status >= 500
+    return isinstance(error, DialFailed) and error.kind != "address"
+
+
+class Ending:
+    """How a transport over HTTP ends: a farewell within its bound, then everything is put away. That is never cut
+    short by a cancellation, and begun anew where something struck in its middle; the net is left once."""
+
+    def __init__(self, settings: HttpSettings, client: HttpClient, owner: TaskOwner) -> None:
+        self._settings = settings
+        self._client = client
+        self._owner = owner
+        self._left = False
+        self._bound: asyncio.Timeout | None = None
+        self._loop = asyncio.get_running_loop()
+        self._transport: object = None
+
+    def begin(self, transport: object) -> None:
+        """Its transport is started. From here to its end it is held, so that a loop that is dropped in its middle takes
+        nothing along that would complain."""
+        self._transport = transport
+        _live.add(self)
+
+    def farewell(self, by: float) -> asyncio.Timeout:
+        """The bound of the farewell, for ``async with``: the loop's time ``by``, or what ``hasten`` says."""
+        self._bound = asyncio.timeout_at(by)
+        return self._bound
+
+    def hasten(self, deadline: float) -> None:
+        """The farewell has to be over by the loop's time ``deadline``."""
+        bound = self._bound
+        if bound is not None and (bound.when() or deadline) > deadline:
+            with contextlib.suppress(RuntimeError):  # it is over already
+                bound.reschedule(deadline)
+
+    async def run(self, deadline: float) -> tuple[str, ...]:
+        """By the loop's time ``deadline``, or a moment later; returns the names of what would not end."""
+        loop = asyncio.get_running_loop()
+        stuck = await self._owner.aclose(max(0.1, min(2.0, deadline - loop.time())))
+        # A program that gives headers may have to be forced.
+        stuck += await self._settings.headers.aclose(max(0.5, min(2.0, deadline - loop.time())))
+        if not self._left:
+            self._left = True
+            self._client.end_idle(self._settings.url)
+            await self._settings.leave()
+        _live.discard(self)
+        return tuple(stuck)
+
+    def disown(self, *, forked: bool = False) -> None:
+        """At the end of the interpreter, unless its loop runs on; and in a forked child."""
+        if forked or not self._loop.is_running():
+            self._client.disown()
+
+
+_live: set[Ending] = set()
+"""Those of transports that were started and not stopped, in this process."""
+
+
+def _at_exit() -> None:
+    for ending in list(_live):
+        ending.disown()
+
+
+def _after_fork() -> None:
+    for ending in _live:
+        ending.disown(forked=True)
+    # They stay: a child that dropped them would run what the parent's coroutines do at their end.
+
+
+atexit.register(_at_exit)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
 
 
 async def see_off(exchanges: Iterable[Exchange], when: float) -> None:

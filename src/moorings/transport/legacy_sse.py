@@ -12,7 +12,7 @@ import logging
 from typing import TYPE_CHECKING
 from urllib.parse import urljoin
 
-from .._tasks import TaskOwner, outlast
+from .._tasks import TaskOwner, outlast, put_back_cancellation
 from ..errors import HttpDetail
 from ..net.addresses import origin, redacted
 from ..net.errors import NetError
@@ -23,6 +23,7 @@ from .http_parts import (
     EVENT_STREAM,
     FAILURES,
     JSON,
+    Ending,
     Exchange,
     HttpSettings,
     Tries,
@@ -59,6 +60,7 @@ class LegacySseTransport:
         self._receiver = receiver
         self._loop = asyncio.get_running_loop()
         self._owner = TaskOwner("event stream")
+        self._ending = Ending(settings, client, self._owner)
         self._exchanges: set[Exchange] = set()
         self._queued = 0
         self._revision = ""
@@ -69,6 +71,7 @@ class LegacySseTransport:
         """What the server answered in place of a stream."""
 
     def start(self) -> None:
+        self._ending.begin(self)
         self._owner.start(self._listen(), name="listen", context=self._settings.context)
 
     def settled(self, revision: str, *, modern: bool) -> None:
@@ -104,7 +107,7 @@ class LegacySseTransport:
         except TimeoutError:
             reason = f"did not say where to send to within {settings.connect:g} s (Bounds.connect)"
         except FAILURES as error:
-            reason = f"could not be listened to: {net_failure(error, False).reason}"
+            reason = f"could not be listened to: {net_failure(error).reason}"
         except Exception as fault:  # boundary: a fault of ours must not leave a connection that never ends
             _log.exception("a fault in Moorings, on the stream of %s", redacted(settings.url))
             reason = f"could not be listened to: a fault in Moorings: {fault!r}"
@@ -123,11 +126,10 @@ class LegacySseTransport:
                     where = bytes(event.data[:LONGEST_ENDPOINT]).decode("utf-8", "replace").strip()
                     try:
                         url = urljoin(answer.url, where)
-                        elsewhere = origin(url) != origin(answer.url)
+                        if not where.isprintable() or origin(url) != origin(answer.url):
+                            return f"wants messages sent to another origin ({redacted(url)})"
                     except ValueError:
-                        return f"wants messages sent to what is no http or https URL ({redacted(where)})"
-                    if elsewhere:
-                        return f"wants messages sent to another origin ({redacted(url)})"
+                        return f"wants messages sent to what is no address ({redacted(where)})"
                     self._endpoint.set_result(url)
                     opening.reschedule(None)
                 elif event.data:
@@ -141,6 +143,13 @@ class LegacySseTransport:
         if not self._over:
             self._over = True
             self._receiver.closed(Closed(reason))
+
+    async def prepare(self) -> None:
+        """Load what is loaded late, and make the TLS context: that is not the server's time. Faults show on sending."""
+        try:
+            await self._client.prepare(self._settings.url)
+        except FAILURES as error:
+            _log.debug("%s: %r", redacted(self._settings.url), error)
 
     # Out
 
@@ -238,18 +247,26 @@ class LegacySseTransport:
         self._end(reason)
 
     def hasten(self, deadline: float) -> None:
-        """Nothing here takes long."""
+        self._ending.hasten(deadline)
 
     async def stop(self, deadline: float) -> StopRecord:
         began = self._loop.time()
         self._over = True
         # What is on its way out, cancellations above all, has a moment to leave.
+        cancelled = False
         if not self._owner.closed:
             by = min(deadline, began + self._settings.close / 2)
-            await outlast(self._owner.start(see_off(self._exchanges, by), name="see off"), by)
-        await self._owner.aclose(max(0.1, min(2.0, deadline - self._loop.time())))
-        await self._settings.headers.aclose(max(0.05, min(1.0, deadline - self._loop.time())))
+            _, cancelled = await outlast(self._owner.start(self._farewell(by), name="farewell"), by)
         if not self._endpoint.done():
             self._endpoint.cancel()
-        await self._settings.leave()
-        return StopRecord(elapsed=self._loop.time() - began)
+        stuck = await self._ending.run(deadline)
+        if cancelled:
+            put_back_cancellation()
+        return StopRecord(elapsed=self._loop.time() - began, stuck=stuck)
+
+    async def _farewell(self, by: float) -> None:
+        try:
+            async with self._ending.farewell(by):
+                await see_off(self._exchanges, by)
+        except TimeoutError:
+            pass  # What has not left by now does not leave.
