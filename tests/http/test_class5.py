@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import trustme
 
-from moorings import NotSent, Refused
+from moorings import CatalogChanged, NotSent, Refused
 from tests.faults.http_server import HttpFaults
 from tests.http.kit import SLACK, host_for, hosted, session_of, within
 from tests.net.kit import server_tls
@@ -322,3 +322,40 @@ async def test_f5_13_a_server_that_is_always_busy_is_not_asked_without_end() -> 
             await host.call("s__effect", timeout=20)
         assert server.count("tools/call") <= 5
         assert session_of(host).sizes()["pending"] == 0
+
+
+# F5.11: what another session changed
+
+
+@pytest.mark.parametrize("how", ["session", "restart"])
+async def test_f5_11_another_session_with_other_tools_is_one_event_with_the_difference(how: str) -> None:
+    """F5.11: one tool is new and one gone; nothing vanishes in silence."""
+    events: list[CatalogChanged] = []
+    heard = asyncio.Event()
+
+    def on_event(event: Any) -> None:
+        if isinstance(event, CatalogChanged):
+            events.append(event)
+            heard.set()
+
+    def tool(name: str) -> dict[str, Any]:
+        return {"name": name, "inputSchema": {"type": "object"}}
+
+    async with HttpFaults(tools=[tool("stays"), tool("goes")]) as server:
+        async with host_for(server.url, on_event=on_event) as host:
+            await host.wait_ready()
+            events.clear()
+            heard.clear()
+            server.set(tools=[tool("stays"), tool("comes")])
+            if how == "session":
+                server.forget()
+            else:
+                await host.restart("s")
+            assert (await host.call("s__effect")).text == "1"
+            async with asyncio.timeout(10):
+                await heard.wait()
+            (event,) = events
+            assert (event.added, event.removed, event.changed) == (("comes",), ("goes",), ())
+            names = [listed.name for listed in await host.tools()]
+            assert "s__comes" in names
+            assert "s__goes" not in names

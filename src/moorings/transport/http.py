@@ -41,6 +41,7 @@ from .http_parts import (
     detail_of,
     first_bytes,
     net_failure,
+    our_fault,
     refusal,
     see_off,
     unreadable,
@@ -214,6 +215,8 @@ class HttpTransport:
             failure = await self._post(out, request, method)
         except FAILURES as error:
             failure = net_failure(error, out.started)
+        except Exception as fault:  # boundary: a fault of ours must not leave its caller waiting
+            failure = our_fault(fault, out)
         finally:
             self._exchanges.discard(out)
             self._left(out)

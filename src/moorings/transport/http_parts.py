@@ -9,6 +9,7 @@ import asyncio
 import atexit
 import contextlib
 import contextvars
+import logging
 import os
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
@@ -50,6 +51,7 @@ __all__ = [
     "detail_of",
     "first_bytes",
     "net_failure",
+    "our_fault",
     "passes_soon",
     "refusal",
     "retry_after",
@@ -60,6 +62,8 @@ __all__ = [
 
 BODY_WITHIN = 2.0
 """Seconds in which the beginning of a body that is no message is read."""
+
+_log = logging.getLogger("moorings")
 
 DIAL_WAITS = (0.1, 0.5)
 """Seconds after which a dial that failed is tried again: nothing was sent, and a server that is just being restarted
@@ -245,6 +249,14 @@ def net_failure(error: Exception, started: bool = False) -> Failure:
     if isinstance(error, TooLarge):
         return Failure(kind="invalid", reason=f"{reason}; the cap is a setting (Bounds.max_message)")
     return Failure(kind="broken", reason=reason)
+
+
+def our_fault(fault: Exception, out: Exchange) -> Failure:
+    """What becomes of a message that a fault in Moorings struck."""
+    _log.error("a fault in Moorings, while a message was sent", exc_info=fault)
+    return Failure(
+        kind="broken" if out.started else "unsent", reason=f"a fault in Moorings: {type(fault).__name__}"
+    )
 
 
 def passes_soon(error: NetError) -> bool:

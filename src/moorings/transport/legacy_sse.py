@@ -29,6 +29,7 @@ from .http_parts import (
     Tries,
     first_bytes,
     net_failure,
+    our_fault,
     refusal,
     see_off,
     veiled,
@@ -112,6 +113,9 @@ class LegacySseTransport:
             reason = f"did not say where to send to within {settings.connect:g} s (Bounds.connect)"
         except FAILURES as error:
             reason = f"could not be listened to: {net_failure(error).reason}"
+        except Exception as fault:  # boundary: a fault of ours must not leave a connection that never ends
+            _log.exception("a fault in Moorings, on the stream of %s", redacted(settings.url))
+            reason = f"could not be listened to: a fault in Moorings: {fault!r}"
         self._end(reason)
 
     async def _read(self, answer: Answer, opening: asyncio.Timeout) -> str | None:
@@ -173,6 +177,8 @@ class LegacySseTransport:
             failure = await self._post(out, request)
         except FAILURES as error:
             failure = net_failure(error, out.started)
+        except Exception as fault:  # boundary: a fault of ours must not leave its caller waiting
+            failure = our_fault(fault, out)
         finally:
             self._exchanges.discard(out)
             self._queued -= out.size
