@@ -25,6 +25,7 @@ from yarl import URL
 from .._tasks import outlast
 from ..errors import ConfigError
 from . import inherited, tls
+from .addresses import place_as_written
 from .errors import DialFailed, DialTimeout, NetClosed, NetError, ProxyFailed
 from .resolver import Resolver
 from .settings import NetSettings
@@ -72,13 +73,13 @@ class Target:
         secure = url.scheme == "https"
         socks = proxy is not None and proxy.scheme.startswith("socks")
         self.tunnelled = secure or socks
-        self.path = url.raw_path_qs
+        self.path = place_as_written(text)
         self.login = _basic(url)
         """The userinfo of the URL, as the header it means."""
         self.proxy_auth: str | None = None
         if proxy is not None and not self.tunnelled:
             # The absolute form (RFC 9112 §3.2.2): this proxy reads the request itself.
-            self.path = str(url.with_user(None).with_fragment(None))
+            self.path = f"{self.origin}{self.path}"
             self.proxy_auth = _basic(proxy)
         bare = url.with_user(None)
         self.request = _Request(
