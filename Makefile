@@ -5,7 +5,7 @@ DEMO ?= tools/demo.py
 
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all test-newest lint format docs soak bench compare setup clean check-python
+.PHONY: help demo test test-all test-newest lint format docs soak bench compare conformance setup clean check-python
 
 SETUP = $(PYTHON) tools/setup_env.py
 # The environment of the Python that PYTHON names, for example .env/py311
@@ -75,6 +75,10 @@ soak: check-python ## the tests that run for minutes
 compare: check-python ## the same scripted servers under us, the official SDK and FastMCP; ROWS='P5 P9' runs some
 	@$(SETUP) compare
 	@$(VENV)/bin/python compare/run.py $(ROWS)
+
+conformance: check-python ## the MCP conformance suite: ours beside the official SDK, written into the docs; ARGS='--only NAME'
+	@$(SETUP) test
+	@$(VENV)/bin/python tests/conformance/run.py $(ARGS)
 
 bench: check-python ## speed and memory against the bare floor and other clients; ARGS='--full --cases call,rate'
 	@$(SETUP) bench

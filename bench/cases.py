@@ -10,12 +10,14 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-__all__ = ["CASES", "CLIENTS", "MARKS", "PEERS", "PLOT", "Case", "Figure", "Mark", "Ref"]
+__all__ = ["CASES", "CLIENTS", "MARKED", "MARKS", "PEERS", "PLOT", "Case", "Figure", "Mark", "Ref"]
 
 Params = dict[str, Any]
 
 CLIENTS = {
     "floor": "floor",
+    "floor-sockets": "floor on sockets",
+    "floor-aiohttp": "bare aiohttp",
     "moorings": "Moorings",
     "moorings-blocking": "Moorings, Host",
     "moorings-rcts": "Moorings, run_coroutine_threadsafe",
@@ -26,8 +28,10 @@ CLIENTS = {
 """Every client by its key and its name."""
 PEERS = ("sdk", "fastmcp", "typescript")
 HEAVY = ("sdk", "typescript")
-"""Without FastMCP, which hands large messages to the SDK."""
+"""Without FastMCP, which hands large messages to the SDK, and goes over HTTP by it."""
 OWN = ("floor", "moorings")
+HTTP_OWN = ("floor-sockets", "floor-aiohttp", "moorings")
+"""Over HTTP the floor is aiohttp by itself; what is below it is for information."""
 THREADED = ("moorings-blocking", "moorings-rcts")
 
 
@@ -61,6 +65,13 @@ class Case(NamedTuple):
     """Whether peers run it in the first round only, whatever the mode."""
     slow: Mapping[str, Any] = MappingProxyType({})
     """Other parameters for the peers."""
+    http: tuple[str, ...] | None = None
+    """Over HTTP: what the server is told besides. None: over stdio."""
+
+    @property
+    def floor(self) -> str:
+        """The client that its figures are compared with."""
+        return "floor" if self.http is None else "floor-aiohttp"
 
 
 class Ref(NamedTuple):
@@ -153,6 +164,73 @@ def _many(servers: int, quick: bool) -> Case:
             Figure("left", "processes left", ""),
         ),
         pin="two",
+    )
+
+
+def _http_call(name: str, title: str, *more: str, peers: tuple[str, ...] = PEERS) -> Case:
+    return Case(
+        name,
+        title,
+        "call",
+        {"calls": 2000, "warmup": 300},
+        {"calls": 10_000, "warmup": 1000},
+        (P50, P99, CPU),
+        clients=(*HTTP_OWN, *PEERS),
+        quick_peers=peers,
+        slow={"calls": 500, "warmup": 100},
+        http=more,
+    )
+
+
+def _http_rate(in_flight: int, peers: tuple[str, ...] = ()) -> Case:
+    params = {"in_flight": in_flight, "seconds": 0.5, "warmup": max(300, in_flight)}
+    return Case(
+        f"http-rate-{in_flight}",
+        f"{in_flight} in flight, one server",
+        "rate",
+        params if peers else None,
+        params | {"seconds": 2.0, "warmup": 3000},
+        (PER_S, CPU),
+        clients=(*HTTP_OWN, *PEERS),
+        quick_peers=peers,
+        slow={"seconds": 0.5, "warmup": in_flight},
+        http=(),
+    )
+
+
+def _http_large(megabytes: int, how: str, *more: str, peers: tuple[str, ...] = ()) -> Case:
+    return Case(
+        f"http-{how.lower()}-{megabytes}",
+        f"result of {megabytes} MB by {how}",
+        "large",
+        {"bytes": megabytes * MB, "repeats": 5},
+        {"bytes": megabytes * MB, "repeats": 15},
+        (Figure("ms", "p50", "ms"), Figure("rss_ratio", "peak memory over its size", "×")),
+        clients=(*(HTTP_OWN if peers else HTTP_OWN[1:]), *PEERS),
+        quick_peers=peers,
+        heavy=True,
+        slow={"repeats": 2},
+        http=more,
+    )
+
+
+def _http_many(servers: int) -> Case:
+    return Case(
+        f"http-many-{servers}",
+        f"{servers} servers with sessions",
+        "many",
+        {"servers": servers},
+        {"servers": servers},
+        (
+            Figure("ready_ms", "ready", "ms"),
+            Figure("close_ms", "closed", "ms"),
+            Figure("cpu_ms", "CPU until ready", "ms"),
+            Figure("rss_mb", "client memory", "MB"),
+            Figure("more_mb", "on top of one server", "MB"),
+        ),
+        clients=(*HTTP_OWN, *PEERS),
+        quick_peers=HEAVY,
+        http=("--session",),
     )
 
 
@@ -273,11 +351,30 @@ CASES = (
         heavy=True,
         slow={"repeats": 2},
     ),
+    _http_call("http-call", "call, one after another"),
+    _http_call("http-call-sse", "the same, answered by SSE", "--sse", peers=()),
+    _http_rate(16),
+    _http_rate(128, HEAVY),
+    _http_large(5, "JSON"),
+    _http_large(10, "JSON", peers=HEAVY),
+    _http_large(15, "JSON"),
+    _http_large(5, "SSE", "--sse"),
+    _http_large(10, "SSE", "--sse", peers=HEAVY),
+    _http_large(15, "SSE", "--sse"),
+    _http_many(100),
 )
 
 
 def _times(case: str, key: str, client: str = "floor") -> tuple[Ref, Ref]:
     return Ref(case, "moorings", key), Ref(case, client, key)
+
+
+def _http(case: str, key: str, client: str = "floor-aiohttp") -> tuple[Ref, Ref]:
+    return _times(case, key, client)
+
+
+def _linear(case: str) -> tuple[Ref, Ref]:
+    return Ref(f"{case}-15", "moorings", "ms"), Ref(f"{case}-5", "moorings", "ms")
 
 
 def _own(case: str, key: str, client: str = "moorings") -> Ref:
@@ -327,7 +424,30 @@ MARKS = (
     ),
     Mark("memory grown by then, MB", _own("growth", "rss_growth_mb"), at_most=1.0),
     Mark("a neighbour's lateness under 10 MB results, p99 in ms", _own("lag", "p99_ms"), at_most=20),
+    Mark("HTTP call p50, against bare aiohttp", *_http("http-call", "p50_us"), at_most=1.3),
+    Mark(
+        "HTTP calls/s, 128 in flight, against bare aiohttp", *_http("http-rate-128", "per_s"), at_least=0.75
+    ),
+    Mark("HTTP calls/s, 128 in flight, against the SDK", *_http("http-rate-128", "per_s", "sdk"), at_least=6),
+    Mark("10 MB result by JSON, against bare aiohttp", *_http("http-json-10", "ms"), at_most=1.5),
+    Mark("15 MB by JSON against 5 MB", *_linear("http-json"), at_most=4.0),
+    Mark("10 MB result by SSE, against bare aiohttp", *_http("http-sse-10", "ms"), at_most=1.5),
+    Mark("15 MB by SSE against 5 MB", *_linear("http-sse"), at_most=4.0),
+    Mark(
+        "CPU until 100 HTTP servers are ready, against the SDK",
+        *_http("http-many-100", "cpu_ms", "sdk"),
+        at_most=0.1,
+    ),
+    Mark("memory of 100 HTTP servers on top of one, MB", _own("http-many-100", "more_mb"), at_most=15),
 )
+
+MARKED = {
+    (ref.case, ref.client)
+    for mark in MARKS
+    for ref in (mark.of, mark.against, mark.or_at_most)
+    if ref is not None
+}
+"""The cases that marks hang on, and whose figures these are."""
 
 PLOT = {
     ("call", "p50_us"): "a call, one after another",
@@ -341,5 +461,10 @@ PLOT = {
     ("list-10000", "ms"): "a list of 10,000 tools",
     ("list-10000", "rss_mb"): "its peak memory",
     ("lag", "max_ms"): "longest stall under 10 MB results",
+    ("http-call", "p50_us"): "HTTP: a call, one after another",
+    ("http-rate-128", "per_s"): "HTTP: a call, 128 in flight",
+    ("http-json-10", "ms"): "HTTP: a result of 10 MB, JSON",
+    ("http-sse-10", "ms"): "HTTP: the same by SSE",
+    ("http-many-100", "cpu_ms"): "HTTP: CPU until 100 are ready",
 }
-"""The figures that the plot shows, over those of the floor, and what it calls them."""
+"""The figures that the plot shows, over those of the floor of their case, and what it calls them."""

@@ -1,11 +1,12 @@
 """Runs clients: builds the server, starts one client process for one case, on its cores, and reads its figures.
 
 Owns every process it starts: a client that takes too long is killed with its group, and servers that outlive their
-client are ended, and told of.
+client are ended, and told of. Over HTTP the server is a process of its own, which runs before its client and after it.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import resource
@@ -15,7 +16,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -30,6 +31,8 @@ BUILD = ENV / "bench-server"
 NODE = ENV / "bench-typescript" / "node"
 
 DESCRIPTORS = 16_384
+SERVER_ENDS = 5.0
+"""Seconds in which a server over HTTP is gone after the end of its stdin."""
 Figures = dict[str, Any]
 
 
@@ -39,6 +42,8 @@ def _python(env: str) -> str:
 
 PROGRAMS: dict[str, tuple[str, str]] = {
     "floor": (_python("bench"), "floor.py"),
+    "floor-sockets": (_python("bench"), "floor_sockets.py"),
+    "floor-aiohttp": (_python("bench"), "floor_aiohttp.py"),
     "moorings": (_python("bench"), "moorings_async.py"),
     "moorings-blocking": (_python("bench"), "moorings_blocking.py"),
     "moorings-rcts": (_python("bench"), "moorings_blocking.py"),
@@ -151,16 +156,47 @@ def run_client(client: str, case: Case, params: dict[str, Any], server: Path, li
     if case.pin == "two" and len(cores) > 1:
         server = server.with_name(f"{server.name}-cpu{cores[1]}")
     argv = [program, str(BENCH / "clients" / script), case.kind, json.dumps(params | EXTRA.get(client, {}))]
-    with _On(cores[:1]):
-        process = subprocess.Popen(
-            argv,
-            env=_environment(BENCH_SERVER=str(server)),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-        )
+    with _On(cores[:1]), _listening(case, params, server) as urls:
+        return _run(argv, _environment(BENCH_SERVER=str(server), BENCH_URLS=urls), limit)
+
+
+@contextlib.contextmanager
+def _listening(case: Case, params: dict[str, Any], server: Path) -> Iterator[str]:
+    """The URLs of the servers of a case, which run meanwhile; none over stdio, where clients start them."""
+    if case.http is None:
+        yield ""
+        return
+    counts = ["--ports", str(params.get("servers", 1)), "--tools", str(params.get("tools", 0))]
+    process = subprocess.Popen(
+        [str(server), "--http", *case.http, *counts],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    assert process.stdin is not None and process.stdout is not None
+    try:
+        yield " ".join(f"http://127.0.0.1:{port}/mcp" for port in process.stdout.readline().split())
+    finally:
+        process.stdin.close()
+        try:
+            process.wait(SERVER_ENDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        process.stdout.close()
+
+
+def _run(argv: list[str], env: dict[str, str], limit: float) -> Outcome:
+    process = subprocess.Popen(
+        argv,
+        env=env,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
     try:
         out, err = process.communicate(timeout=limit)
     except subprocess.TimeoutExpired:
@@ -253,7 +289,13 @@ def machine() -> dict[str, str]:
 
 def versions(clients: Iterable[str]) -> dict[str, str]:
     """Client → what it is, as its environment says."""
-    packages = {"floor": "msgspec", "moorings": "moorings", "sdk": "mcp", "fastmcp": "fastmcp"}
+    packages = {
+        "floor": "msgspec",
+        "floor-aiohttp": "aiohttp",
+        "moorings": "moorings",
+        "sdk": "mcp",
+        "fastmcp": "fastmcp",
+    }
     told = {}
     for client in clients:
         program = PROGRAMS[client][0]

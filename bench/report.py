@@ -25,6 +25,7 @@ COLOURS = {
     "fastmcp": "#a16207",
     "typescript": "#6d28d9",
 }
+FLOORS = {case.name: case.floor for case in CASES}
 FIGURES = {(case.name, figure.key): figure for case in CASES for figure in case.figures}
 
 
@@ -122,8 +123,8 @@ def cell(results: Results, case: Case, figure: Figure, client: str) -> str:
         if figure is case.figures[0] and why_not(outcomes):
             return "failed" if any(outcome.failed for outcome in outcomes) else "–"
         return ""
-    floor = value(results, Ref(case.name, "floor", figure.key))
-    if client == "floor" or not floor or floor < 0 or figure.unit == "MB":
+    floor = value(results, Ref(case.name, case.floor, figure.key))
+    if client == case.floor or not floor or floor < 0 or figure.unit == "MB":
         return number(own)
     return f"{number(own)} ({number(own / floor)}×)"
 
@@ -137,7 +138,7 @@ class Table(NamedTuple):
 
 
 def tables(run: Run) -> list[Table]:
-    """Marks, figures of all clients, figures of threads."""
+    """Marks, figures of all clients over stdio and over HTTP, figures of threads."""
     judged = [judge(run.results, mark) for mark in MARKS]
     rows = [
         [
@@ -151,11 +152,17 @@ def tables(run: Run) -> list[Table]:
         if one.mark.of.case in run.results
     ]
     made = [Table("Marks", ["mark", "figure", "single rounds", "bound", ""], rows)]
-    for title, clients in (
-        ("All clients (in brackets: times the floor)", [c for c in CLIENTS if c not in THREADED]),
-        ("From threads", list(THREADED)),
+    everybody = [client for client in CLIENTS if client not in THREADED]
+    for title, clients, http in (
+        ("Over stdio (in brackets: times the floor)", everybody, False),
+        ("Over HTTP (in brackets: times bare aiohttp)", everybody, True),
+        ("From threads", list(THREADED), False),
     ):
-        ran = [case for case in CASES if set(run.results.get(case.name, {})) & set(clients)]
+        ran = [
+            case
+            for case in CASES
+            if (case.http is not None) is http and set(run.results.get(case.name, {})) & set(clients)
+        ]
         shown = [client for client in clients if any(client in run.results[case.name] for case in ran)]
         if not shown:
             continue
@@ -253,12 +260,12 @@ LEFT, RIGHT, WIDTH, ROW, TOP = 250, 160, 1000, 34, 92
 
 
 def _costs(results: Results, case: str, key: str) -> dict[str, float]:
-    """Client → how many times worse than the floor; below 1 is better."""
+    """Client → how many times worse than the floor of the case, which goes as ``floor``; below 1 is better."""
     figure = FIGURES[case, key]
-    floor = value(results, Ref(case, "floor", key))
+    floor = value(results, Ref(case, FLOORS[case], key))
     costs = {}
     for client in COLOURS:
-        own = value(results, Ref(case, client, key))
+        own = floor if client == "floor" else value(results, Ref(case, client, key))
         if floor and own and floor > 0 and own > 0:
             costs[client] = floor / own if figure.more_is_better else own / floor
     return costs
@@ -330,9 +337,10 @@ def _row(run: Run, y: float, case: str, key: str, costs: dict[str, float], acros
     ]
     # Ours last: on top where dots meet.
     for client in sorted(costs, key=lambda one: one == "moorings"):
-        own = value(run.results, Ref(case, client, key))
+        name = FLOORS[case] if client == "floor" else client
+        own = value(run.results, Ref(case, name, key))
         assert own is not None
-        title = f"<title>{escape(CLIENTS[client])}: {number(own)}{unit}</title>"
+        title = f"<title>{escape(CLIENTS[name])}: {number(own)}{unit}</title>"
         drawn.append(
             f'<circle cx="{across(costs[client]):.1f}" cy="{y}" r="6" fill="{COLOURS[client]}" '
             f'fill-opacity="0.9">{title}</circle>'
@@ -349,14 +357,14 @@ def _row(run: Run, y: float, case: str, key: str, costs: dict[str, float], acros
                 fill=COLOURS["moorings"],
             )
         )
-    floor = value(run.results, Ref(case, "floor", key))
+    floor = value(run.results, Ref(case, FLOORS[case], key))
     assert floor is not None
     unit = " times its size" if figure.unit == "×" else unit
     drawn.append(
         _text(
             WIDTH - 16,
             y + 4.5,
-            f"floor {number(floor)}{unit}",
+            f"{CLIENTS[FLOORS[case]]} {number(floor)}{unit}",
             text_anchor="end",
             font_size="12",
             fill="#616e7c",

@@ -190,6 +190,8 @@ def error_codes() -> str:
     rows = []
     for name in errors.__all__:
         kind = getattr(errors, name)
+        if not issubclass(kind, errors.MooringsError):
+            continue
         rows.append(f"| `{name}` | `{kind.code}` | {first_sentence(kind)} |")
     return "\n".join(["| exception | code | what happened |", "|---|---|---|", *sorted(rows), ""])
 

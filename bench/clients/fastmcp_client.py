@@ -1,4 +1,4 @@
-"""FastMCP: one ``fastmcp.Client`` over a ``StdioTransport`` for each server.
+"""FastMCP: one ``fastmcp.Client`` for each server, over a ``StdioTransport`` or a ``StreamableHttpTransport``.
 
 One client over an ``mcpServers`` configuration would be shorter to write and is slower by several times to start and
 to close. What makes it faster is used: the handshake with no probe before it, telemetry off, ``call_tool_mcp``, which
@@ -8,21 +8,27 @@ gives the typed result without looking for an output schema to read it by, and p
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import Any
 
 import fastmcp
 import measure
-from fastmcp.client.transports import StdioTransport
+from fastmcp.client.transports import StdioTransport, StreamableHttpTransport
 from mcp.types import TextContent, Tool
 
 
+def transport(place: measure.Place) -> StdioTransport | StreamableHttpTransport:
+    """The way to it."""
+    if isinstance(place, str):
+        return StreamableHttpTransport(place, max_sse_event_size=None)
+    command, *args = place
+    return StdioTransport(command, args, keep_alive=False)
+
+
 class Client:
-    def __init__(self, servers: list[list[str]], state: str) -> None:
+    def __init__(self, servers: Sequence[measure.Place], state: str) -> None:
         fastmcp.settings.telemetry_mode = "off"
-        self.clients = [
-            fastmcp.Client(StdioTransport(command, args, keep_alive=False), mode="legacy")
-            for command, *args in servers
-        ]
+        self.clients = [fastmcp.Client(transport(place), mode="legacy") for place in servers]
 
     async def start(self, number: int) -> list[Tool]:
         await self.clients[number].__aenter__()  # FastMCP holds the session in a task of its own

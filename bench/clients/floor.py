@@ -205,8 +205,8 @@ class Server:
 class Client:
     """Any number of servers, started at once."""
 
-    def __init__(self, servers: list[list[str]], state: str) -> None:
-        self._commands = servers
+    def __init__(self, servers: Sequence[measure.Place], state: str) -> None:
+        self._commands = [command for command in servers if not isinstance(command, str)]
         self._servers: list[Server] = []
 
     async def open(self) -> Sequence[Sequence[Tool]]:

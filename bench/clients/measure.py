@@ -2,7 +2,8 @@
 
 A client is a program that calls ``main`` with its own class; ``bench/harness.py`` runs it as
 
-    CLIENT CASE '{"param": value}'        with BENCH_SERVER, the path of the server, in the environment
+    CLIENT CASE '{"param": value}'        with BENCH_SERVER, the path of the server, in the environment;
+                                          over HTTP BENCH_URLS too, of servers that run already
 
 It runs one case once, in a fresh process, and prints one JSON object of figures as its last line; it exits with 3 and
 ``{"unsupported": why}`` for a case that is not for it. Standard library only: it runs in each client's environment.
@@ -26,6 +27,7 @@ __all__ = [
     "Client",
     "Figures",
     "Listed",
+    "Place",
     "Unsupported",
     "call",
     "commands",
@@ -33,11 +35,14 @@ __all__ = [
     "main",
     "microseconds",
     "percentile",
+    "places",
     "reset_peak_rss",
 ]
 
 Figures = dict[str, Any]
 Params = dict[str, Any]
+Place = list[str] | str
+"""Where a server is: a command line, or a URL."""
 
 BURST = 0.1
 """Seconds: a rate is the median over bursts, as other processes disturb some of them."""
@@ -65,15 +70,15 @@ class Listed(Protocol):
 class Client(Protocol):
     """A client over a number of servers. Made, opened and closed in one task, on one loop; used in any task."""
 
-    def __init__(self, servers: list[list[str]], state: str) -> None:
-        """``servers``: command lines. ``state``: a folder that all clients of this process share."""
+    def __init__(self, servers: Sequence[Place], state: str) -> None:
+        """``servers``: where they are. ``state``: a folder that all clients of this process share."""
 
     async def open(self) -> Sequence[Sequence[Listed]]:
-        """Start all servers side by side, negotiate, list; the tools of each server."""
+        """Start all servers side by side (or reach them), negotiate, list; the tools of each server."""
         ...
 
     async def close(self) -> None:
-        """End all servers."""
+        """End all servers, or all that was with them."""
 
     async def call(self, server: int, tool: str, arguments: dict[str, Any]) -> str:
         """Call a tool; the text of the first block of its typed result."""
@@ -84,7 +89,7 @@ class Client(Protocol):
         ...
 
 
-Make = Callable[[list[list[str]], str], Client]
+Make = Callable[[Sequence[Place], str], Client]
 Case = Callable[[Make, Params, str], Coroutine[Any, Any, Figures]]
 
 
@@ -144,6 +149,12 @@ def commands(servers: int = 1, tools: int = 0) -> list[list[str]]:
     return [[os.environ["BENCH_SERVER"], "--mark", MARK, "--tools", str(tools)]] * servers
 
 
+def places(servers: int = 1, tools: int = 0) -> Sequence[Place]:
+    """Where so many servers are; over HTTP they run, and were told of how many tools."""
+    urls = os.environ.get("BENCH_URLS", "").split()
+    return urls[:servers] if urls else commands(servers, tools)
+
+
 def check(holds: bool, what: str) -> None:
     """A client that does less than it should is not measured."""
     if not holds:
@@ -152,7 +163,7 @@ def check(holds: bool, what: str) -> None:
 
 async def opened(make: Make, state: str, servers: int = 1, tools: int = 0) -> Client:
     """A client over fresh servers, its lists looked at."""
-    client = make(commands(servers, tools), state)
+    client = make(places(servers, tools), state)
     lists = await client.open()
     check([len(listed) for listed in lists] == [tools + 3] * servers, f"lists: {[len(one) for one in lists]}")
     return client
@@ -286,7 +297,7 @@ async def listing(make: Make, params: Params, state: str) -> Figures:
     """A long list: what the first costs in memory, and what it takes to fetch it anew."""
     tools = params["tools"]
     await warmed(make, state)
-    client = make(commands(1, tools), state)
+    client = make(places(1, tools), state)
     before = current_rss()
     reset_peak_rss()
     (held,) = await client.open()
@@ -312,9 +323,13 @@ async def listing(make: Make, params: Params, state: str) -> Figures:
 
 
 async def many(make: Make, params: Params, state: str) -> Figures:
-    """Many servers in one process: until all are listed, what they cost, until all are gone."""
+    """Many servers in one process: until all are listed, what they cost, until all are gone.
+
+    ``more_mb`` is the memory on top of that of a process which has had one of them, and its imports done.
+    """
     empty = current_rss()
     await warmed(make, state)
+    warm = current_rss()
     began, began_cpu = clock(), cpu_clock()
     client = await opened(make, state, params["servers"])
     ready, cpu = clock() - began, cpu_clock() - began_cpu
@@ -330,6 +345,7 @@ async def many(make: Make, params: Params, state: str) -> Figures:
         "cpu_ms": cpu * 1e3,
         "rss_mb": rss / MB,
         "rss_empty_mb": empty / MB,
+        "more_mb": (rss - warm) / MB,
         "left": servers_left(),
     }
 

@@ -7,19 +7,23 @@ from typing import Any
 
 import measure
 
-from moorings import AsyncHost, StdioServer
+from moorings import AsyncHost, HttpServer, StdioServer
+
+
+def spec(place: measure.Place) -> StdioServer | HttpServer:
+    """What a user would write for it."""
+    if isinstance(place, str):
+        return HttpServer(url=place)
+    command, *args = place
+    return StdioServer(command=command, args=tuple(args))
 
 
 class Client:
     """Tools are called by the name that the catalog gives them, as a model does."""
 
-    def __init__(self, servers: list[list[str]], state: str) -> None:
+    def __init__(self, servers: Sequence[measure.Place], state: str) -> None:
         self._names = [f"s{number}" for number in range(len(servers))]
-        specs = {
-            name: StdioServer(command=command, args=tuple(args))
-            for name, (command, *args) in zip(self._names, servers, strict=True)
-        }
-        self._host = AsyncHost(specs, state_dir=state)
+        self._host = AsyncHost(dict(zip(self._names, map(spec, servers), strict=True)), state_dir=state)
 
     async def open(self) -> Sequence[Sequence[measure.Listed]]:
         await self._host.start()

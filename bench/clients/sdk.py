@@ -1,25 +1,41 @@
-"""The official SDK: one ``ClientSession`` over ``stdio_client`` a server, the shortest way its documentation has.
+"""The official SDK: one ``ClientSession`` over ``stdio_client`` or ``streamable_http_client`` a server, the shortest
+way its documentation has.
 
 ``mcp.Client`` lies on top of that, and costs a little more. A session has to be left by the task that entered it, so
 each lives in a task of its own, and they start side by side. What makes it faster is used: the handshake with no probe
 before it, and the tools listed before they are called (else the first call lists them, to know its output schema).
-There is no cap on a message to raise, and the quadratic joining of a long line cannot be set otherwise.
+Over stdio there is no cap on a message to raise, and the quadratic joining of a long line cannot be set otherwise; the
+cap on an event is raised. Each connection over HTTP makes an ``httpx2.AsyncClient`` of its own, with its TLS context;
+giving one to all of them is possible, and left to the user who knows.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 import measure
 from mcp import ClientSession, StdioServerParameters
 from mcp.client.stdio import stdio_client
+from mcp.client.streamable_http import streamable_http_client
 from mcp.types import TextContent, Tool
 
 
+def streams_of(place: measure.Place) -> AbstractAsyncContextManager[Any]:
+    """Its streams, in and out."""
+    if isinstance(place, str):
+        streams: AbstractAsyncContextManager[Any] = streamable_http_client(place, max_sse_event_size=None)
+    else:
+        command, *args = place
+        streams = stdio_client(StdioServerParameters(command=command, args=args))
+    return streams
+
+
 class Client:
-    def __init__(self, servers: list[list[str]], state: str) -> None:
-        self.servers = [StdioServerParameters(command=command, args=args) for command, *args in servers]
+    def __init__(self, servers: Sequence[measure.Place], state: str) -> None:
+        self.servers = servers
         self.sessions: dict[int, ClientSession] = {}
         self.over = asyncio.Event()
         self.lives: list[asyncio.Task[None]] = []
@@ -27,7 +43,7 @@ class Client:
     async def live(self, number: int, listed: asyncio.Future[list[Tool]]) -> None:
         """The whole life of one session."""
         try:
-            async with stdio_client(self.servers[number]) as streams, ClientSession(*streams) as session:
+            async with streams_of(self.servers[number]) as streams, ClientSession(*streams) as session:
                 await session.initialize()
                 tools = (await session.list_tools()).tools
                 self.sessions[number] = session

@@ -11,7 +11,7 @@ import { setTimeout as sleep } from "node:timers/promises";
 const home = new URL("../../.env/bench-typescript/node_modules/@modelcontextprotocol/client/", import.meta.url);
 const { exports: doors } = JSON.parse(readFileSync(new URL("package.json", home), "utf8"));
 const load = (door) => import(new URL(doors[door].import.default, home));
-const { Client } = await load(".");
+const { Client, StreamableHTTPClientTransport } = await load(".");
 const { StdioClientTransport } = await load("./stdio");
 
 const MB = 1e6; // all sizes here are decimal; only the kernel counts in KiB
@@ -70,23 +70,33 @@ async function textOf(client, name, args) {
   return block.text;
 }
 
-async function openOne(tools) {
+const urls = (process.env.BENCH_URLS ?? "").split(" ").filter(Boolean); // of servers that run already
+
+function transport(server, tools) {
+  if (urls.length) return new StreamableHTTPClientTransport(new URL(urls[server]));
   const args = ["--mark", MARK, "--tools", String(tools)];
+  return new StdioClientTransport({ command: process.env.BENCH_SERVER, args, maxBufferSize: 64 * 1024 * 1024 });
+}
+
+async function closeOne(client) {
+  await client.transport.terminateSession?.(); // closing it does not say DELETE
+  await client.close();
+}
+
+async function openOne(tools, server = 0) {
   const client = new Client({ name: "bench", version: "1" });
-  await client.connect(
-    new StdioClientTransport({ command: process.env.BENCH_SERVER, args, maxBufferSize: 64 * 1024 * 1024 }),
-  );
+  await client.connect(transport(server, tools));
   const listed = await toolsOf(client);
   check(listed.length === tools + OWN_TOOLS, `${listed.length} tools`);
   return { client, listed };
 }
 
 async function opened(servers = 1) {
-  const all = await Promise.all(Array.from({ length: servers }, () => openOne(0)));
+  const all = await Promise.all(Array.from({ length: servers }, (_, server) => openOne(0, server)));
   return all.map(({ client }) => client);
 }
 
-const closed = (clients) => Promise.all(clients.map((client) => client.close()));
+const closed = (clients) => Promise.all(clients.map(closeOne));
 
 async function hello(client, text = "hello") {
   const answer = await textOf(client, "echo", { text });
@@ -224,6 +234,7 @@ const CASES = {
   async many({ servers }) {
     const empty = currentRss();
     await warmed();
+    const warm = currentRss();
     let began = clock();
     let cpu = cpuClock();
     const clients = await opened(servers);
@@ -240,6 +251,7 @@ const CASES = {
       cpu_ms: cpu,
       rss_mb: rss / MB,
       rss_empty_mb: empty / MB,
+      more_mb: (rss - warm) / MB,
       left: serversLeft(),
     };
   },

@@ -4,12 +4,14 @@ does. It is slower than some clients, so figures against it say less; the report
 
 from __future__ import annotations
 
+import asyncio
+import itertools
 import json
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, cast
 
 READ_SIZE = 1 << 18
 REVISIONS = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25")
@@ -74,8 +76,9 @@ def tool(name: str, description: str, **properties: str) -> dict[str, Any]:
 class Server:
     """What it answers."""
 
-    def __init__(self, tools: int, modern: bool) -> None:
+    def __init__(self, tools: int, modern: bool, http: bool) -> None:
         self.modern = modern
+        self.http = http
         self.touches = 0
         self.subscription: Any = None
         listed = [
@@ -100,8 +103,9 @@ class Server:
         id_, method, params = message["id"], message["method"], message.get("params") or {}
         if method == "tools/call" and params.get("name") == "touch":
             self.touches += 1
-            yield encode(self.list_changed())
-        if method == "subscriptions/listen" and self.modern:
+            if not self.http:
+                yield encode(self.list_changed())
+        if method == "subscriptions/listen" and self.modern and not self.http:
             self.subscription = id_
             mark = {SUBSCRIPTION_ID: id_}
             params = {"notifications": {"toolsListChanged": True}, "_meta": mark}
@@ -134,7 +138,7 @@ class Server:
         return notification
 
     def result(self, method: str, params: dict[str, Any]) -> dict[str, Any] | None:
-        capabilities = {"tools": {"listChanged": True}}
+        capabilities: dict[str, Any] = {"tools": {} if self.http else {"listChanged": True}}
         info = {"name": "scripted", "version": "1"}
         if method == "ping":
             return {}
@@ -162,27 +166,100 @@ class Server:
         return None if text is None else {"content": [{"type": "text", "text": text()}]}
 
 
-def main(argv: list[str]) -> None:
+class Connection(asyncio.Protocol):
+    """One connection over HTTP/1.1: requests one after another, bodies by Content-Length both ways."""
+
+    def __init__(self, server: Server, sse: bool, sessions: Iterator[int] | None) -> None:
+        self._server, self._sse, self._sessions = server, sse, sessions
+        self._rest = b""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+
+    def data_received(self, data: bytes) -> None:
+        self._rest += data
+        while (blank := self._rest.find(b"\r\n\r\n")) >= 0:
+            head, body = self._rest[:blank], blank + 4
+            found = re.search(rb"\r\ncontent-length:\s*(\d+)", head, re.IGNORECASE)
+            end = body + (int(found[1]) if found else 0)
+            if len(self._rest) < end:
+                return
+            self._transport.write(self._answer(head, self._rest[body:end]))
+            self._rest = self._rest[end:]
+
+    def _answer(self, head: bytes, body: bytes) -> bytes:
+        if head.startswith(b"DELETE "):
+            return whole("200 OK")
+        if not head.startswith(b"POST "):
+            return whole("405 Method Not Allowed", "Allow: POST, DELETE")
+        answer = b"".join(self._server.answers(body))
+        if not answer:
+            return whole("202 Accepted")
+        headers = ["Content-Type: text/event-stream" if self._sse else "Content-Type: application/json"]
+        if self._sessions is not None and b'"initialize"' in body:
+            headers.append(f"Mcp-Session-Id: session-{next(self._sessions)}")
+        return whole(
+            "200 OK", *headers, body=b"event: message\ndata: %b\n\n" % answer if self._sse else answer
+        )
+
+
+def whole(status: str, *headers: str, body: bytes = b"") -> bytes:
+    """An answer with all that belongs to it."""
+    lines = (f"HTTP/1.1 {status}", *headers, f"Content-Length: {len(body)}", "", "")
+    return "\r\n".join(lines).encode() + body
+
+
+async def over_http(server: Server, ports: int, sse: bool, sessions: Iterator[int] | None) -> None:
+    """Serve so many ports until the end of stdin."""
+    loop = asyncio.get_running_loop()
+    listening = [
+        await loop.create_server(lambda: Connection(server, sse, sessions), "127.0.0.1", 0, backlog=1024)
+        for _ in range(ports)
+    ]
+    print(*(each.sockets[0].getsockname()[1] for each in listening), flush=True)
+    over = asyncio.Event()
+
+    def read() -> None:
+        if not os.read(0, READ_SIZE):
+            over.set()
+
+    loop.add_reader(0, read)
+    await over.wait()
+
+
+def over_pipes(server: Server) -> None:
     """Serve stdin and stdout until the end of stdin."""
-    tools, modern, words = 0, False, iter(argv[1:])
-    for word in words:
-        if word == "--modern":
-            modern = True
-        elif word == "--tools":
-            tools = int(next(words))
-        elif word == "--mark":
-            next(words)
-        else:
-            sys.exit(f"scripted: unknown argument {word}")
-    if core := re.search(r"-cpu(\d+)$", argv[0]):
-        os.sched_setaffinity(0, {int(core[1])})
-    server, rest = Server(tools, modern), b""
+    rest = b""
     while data := os.read(0, READ_SIZE):
         *lines, rest = (rest + data).split(b"\n")
         out = b"".join(answer + b"\n" for line in lines for answer in server.answers(line))
         view = memoryview(out)
         while view:
             view = view[os.write(1, view) :]
+
+
+def main(argv: list[str]) -> None:
+    """Read the command line, and serve."""
+    tools, ports, flags, words = 0, 1, set(), iter(argv[1:])
+    for word in words:
+        if word in ("--modern", "--http", "--sse", "--session"):
+            flags.add(word)
+        elif word == "--tools":
+            tools = int(next(words))
+        elif word == "--ports":
+            ports = int(next(words))
+        elif word == "--mark":
+            next(words)
+        else:
+            sys.exit(f"scripted: unknown argument {word}")
+    if core := re.search(r"-cpu(\d+)$", argv[0]):
+        os.sched_setaffinity(0, {int(core[1])})
+    server = Server(tools, "--modern" in flags, "--http" in flags)
+    if server.http:
+        sessions = itertools.count(1) if "--session" in flags else None
+        asyncio.run(over_http(server, ports, "--sse" in flags, sessions))
+    else:
+        over_pipes(server)
 
 
 if __name__ == "__main__":

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
         CommandNotFound,
         ConfigError,
         HostClosedError,
+        HttpDetail,
         MisuseError,
         MooringsError,
         NotSent,
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
         RequiredServerMissing,
         RunTimeout,
         ServerDied,
+        SkillMismatch,
         StartError,
         StartTimeout,
         UnknownResource,
@@ -43,6 +45,7 @@ if TYPE_CHECKING:
     from .server.server import ServerStatus
     from .server.states import State
     from .session.handlers import Handlers
+    from .wire.skills import Skill, SkillFile
     from .wire.types import (
         CallToolResult,
         CreateMessageResult,
@@ -66,6 +69,7 @@ _HOMES = {
         "CommandNotFound",
         "ConfigError",
         "HostClosedError",
+        "HttpDetail",
         "MisuseError",
         "MooringsError",
         "NotSent",
@@ -73,6 +77,7 @@ _HOMES = {
         "RequiredServerMissing",
         "RunTimeout",
         "ServerDied",
+        "SkillMismatch",
         "StartError",
         "StartTimeout",
         "UnknownResource",
@@ -89,6 +94,7 @@ _HOMES = {
     "server.server": ("ServerStatus",),
     "server.states": ("State",),
     "session.handlers": ("Handlers",),
+    "wire.skills": ("Skill", "SkillFile"),
     "wire.types": (
         "CallToolResult",
         "CreateMessageResult",
@@ -126,6 +132,7 @@ __all__ = [
     "Handlers",
     "Host",
     "HostClosedError",
+    "HttpDetail",
     "HttpServer",
     "MisuseError",
     "MooringsError",
@@ -140,6 +147,9 @@ __all__ = [
     "RunTimeout",
     "ServerDied",
     "ServerStatus",
+    "Skill",
+    "SkillFile",
+    "SkillMismatch",
     "StartError",
     "StartTimeout",
     "State",

@@ -14,6 +14,7 @@
     ├── RequiredServerMissing          ``wait_ready`` or a run wanted it
     ├── UnknownServer, UnknownTool     no such name; also UnknownResource
     ├── RunTimeout                     an agent run passed its deadline (also a TimeoutError)
+    ├── SkillMismatch                  a file of a skill is not what its entry says
     └── CallError                      how a call ended, if not with a result (law 4)
         ├── Refused                    the server said no, or it was turned away before it ran
         ├── NotSent                    it never left: safe to repeat
@@ -45,6 +46,7 @@ __all__ = [
     "RequiredServerMissing",
     "RunTimeout",
     "ServerDied",
+    "SkillMismatch",
     "StartError",
     "StartTimeout",
     "UnknownResource",
@@ -272,6 +274,36 @@ class RunTimeout(MooringsError, TimeoutError):
         super().__init__(message, fix="give the run more time (timeout=…), or do less in it")
         self.elapsed = elapsed
         self.allowed = allowed
+
+
+class SkillMismatch(MooringsError):
+    """A file of a skill is not what the entry of the skill says; nothing of it was handed out, nor is it to be."""
+
+    code = "MOOR_SKILL_MISMATCH"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        skill: str,
+        uri: str,
+        rule: str,
+        expected: Any = None,
+        found: Any = None,
+        server: str | None = None,
+    ) -> None:
+        fix = "ask for the skill anew: it may have changed since it was listed, and then wants a new approval"
+        super().__init__(message, server=server, fix=fix)
+        self.skill = skill
+        """URI of the skill."""
+        self.uri = uri
+        """URI of the file."""
+        self.rule = rule
+        """Which rule it breaks: ``unlisted``, ``content``, ``size``, ``digest`` or ``frontmatter``."""
+        self.expected = expected
+        """What the entry says, where that can be told."""
+        self.found = found
+        """What was found, cut short: the words of a file that was refused, and in no text of this error."""
 
 
 class CallError(MooringsError):

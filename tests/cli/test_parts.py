@@ -163,6 +163,8 @@ def made(kind: type[errors.MooringsError]) -> errors.MooringsError:
         return kind("it ended", elapsed=1.0, allowed=2.0)
     if issubclass(kind, errors.RequiredServerMissing):
         return kind("it ended", missing={"s": "why"})
+    if issubclass(kind, errors.SkillMismatch):
+        return kind("it ended", server="s", skill="skill://a/SKILL.md", uri="skill://a/b", rule="size")
     if kind.__name__ == "ConfigProblems":
         from moorings.config import ConfigProblems, Problem
 

@@ -65,7 +65,7 @@ Words that do not carry the request out:
     garbage                        bytes that are no HTTP
 
 Tools: ``echo(text)``, ``add(a, b)``, ``effect(name)``, ``read(name)`` (the same, but listed as read-only),
-``sleep(seconds)``, ``hold(key)``, ``progress(count)``, ``notify(count)``, ``big(bytes)``, ``boom``,
+``sleep(seconds)``, ``hold(key)``, ``progress(count)``, ``notify(count)``, ``big(bytes)``, ``boom(text)``,
 ``ask(method, params, via)`` (a request of ours, on the stream "post" or "get"), ``question(rounds, state)`` (MRTR),
 ``mirror(region, level)`` (``x-mcp-header``).
 """
@@ -207,9 +207,9 @@ class Exchange:
         self.connection = connection
         self.server = connection.server
         self.seen = seen
-        self.keep = True
         self.streaming = False
         self.chunk = 0
+        self.keep = not connection.plain
         self.compress = False
         self.content_type: str | None = None
         self.cut: type[Exception] | None = None
@@ -223,7 +223,7 @@ class Exchange:
         transport = self.connection.transport
         if transport is None or transport.is_closing():
             return
-        if self.streaming:
+        if self.streaming and not self.connection.plain:
             data = b"%x\r\n%s\r\n" % (len(data), data)
         transport.write(data)
 
@@ -237,8 +237,9 @@ class Exchange:
     def start_sse(self) -> None:
         if self.streaming:
             return
-        self.head(200, {"Content-Type": SSE_TYPE, "Cache-Control": "no-cache",
-                        "Transfer-Encoding": "chunked", **self.server.extra(self)})  # fmt: skip
+        kind = {"Content-Type": SSE_TYPE, "Cache-Control": "no-cache"}
+        how = {"Connection": "close"} if self.connection.plain else {"Transfer-Encoding": "chunked"}
+        self.head(200, {**kind, **how, **self.server.extra(self)})
         self.streaming = True
 
     def end_sse(self) -> None:
@@ -260,7 +261,7 @@ class Exchange:
         if not self.keep:
             named["Connection"] = "close"
         named |= self.server.extra(self)
-        if self.chunk:
+        if self.chunk and not self.connection.plain:
             self.head(status, {**named, "Transfer-Encoding": "chunked"})
             self.streaming = True
             for start in range(0, len(data), self.chunk):
@@ -297,6 +298,8 @@ class Connection(asyncio.Protocol):
         self.gone = asyncio.Event()
         self.task: asyncio.Task[None] | None = None
         self.race = False
+        self.plain = False
+        """The request is HTTP/1.0, as middle boxes speak it: no chunks; a stream ends with the connection."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
@@ -389,7 +392,8 @@ class Connection(asyncio.Protocol):
         if head is None:
             return None
         first, *lines = head.decode("latin-1").rstrip("\r\n").split("\r\n")
-        http, path, _ = first.split(" ")
+        http, path, version = first.split(" ")
+        self.plain = version == "HTTP/1.0"
         headers = {
             name.strip().lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)
         }
@@ -848,6 +852,8 @@ class HttpFaults:
         try:
             if stream is None:
                 await asyncio.wait({task})
+                if not call.answered.done():
+                    raise Finish  # the server was left before the call's first step
                 exchange.json(call.answered.result())
             else:
                 await stream.over.wait()
@@ -1104,8 +1110,8 @@ async def do_mirror(call: Call, region: str | None = None, level: int | None = N
     )
 
 
-async def do_boom(call: Call) -> Json:
-    return text_of(call, "it failed", isError=True)
+async def do_boom(call: Call, text: str = "it failed") -> Json:
+    return text_of(call, text, isError=True)
 
 
 CALLS: dict[str, Callable[..., Awaitable[Json]]] = {

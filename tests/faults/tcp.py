@@ -110,7 +110,7 @@ class TcpProxy:
         await self.refuse()
         for link in self.links:
             link.condemn("reset")
-        self._thawed.set()
+        # What is frozen stays so: it is ended where it waits, and nothing of it arrives at the last moment.
         if self._tasks:
             await asyncio.wait(self._tasks)
 

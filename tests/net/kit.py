@@ -7,8 +7,9 @@ import base64
 import socket
 import ssl
 import struct
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
 import trustme
@@ -185,6 +186,39 @@ def server_tls(cert: trustme.LeafCert, clients: trustme.CA | None = None) -> ssl
     return context
 
 
+@contextmanager
+def blocking_server(context: ssl.SSLContext) -> Iterator[tuple[int, list[bytes]]]:
+    """A server in a thread: asyncio's own throws the alert away that says what it did not like."""
+    got: list[bytes] = []
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    def serve() -> None:
+        while True:
+            try:
+                plain, _ = listener.accept()
+            except OSError:
+                return
+            with context.wrap_socket(plain, server_side=True, do_handshake_on_connect=False) as line:
+                try:
+                    line.do_handshake()
+                    got.append(line.recv(65536))
+                    line.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\n{}")
+                except ssl.SSLError:
+                    # Read away what the client wrote meanwhile, which would turn the end into a reset.
+                    socket.socket.shutdown(line, socket.SHUT_WR)
+                    while socket.socket.recv(line, 65536):
+                        pass
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    try:
+        yield listener.getsockname()[1], got
+    finally:
+        listener.shutdown(socket.SHUT_RDWR)
+        listener.close()
+        thread.join()
+
+
 # --- proxies ------------------------------------------------------------------------------------------------------
 
 
@@ -196,7 +230,8 @@ async def pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> No
         if writer.can_write_eof():
             writer.write_eof()
     except ConnectionError:
-        pass
+        # One end is broken, so the other must hear of it.
+        writer.transport.abort()
 
 
 async def join(line: Line, host: str, port: int, first: bytes = b"") -> None:
@@ -235,6 +270,10 @@ class HttpProxy:
             line.say(b"HTTP/1.1 200 Connection established\r\n\r\n")
             await join(line, "127.0.0.1", port)
             return
+        await self.forward(line, request)
+
+    async def forward(self, line: Line, request: Request) -> None:
+        """Carry one request in the absolute form, and its answer, which says its length."""
         place, _, path = request.target.split("://", 1)[1].partition("/")
         head = f"{request.method} /{path} HTTP/1.1\r\n"
         head += "".join(

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import datetime
-import socket
 import ssl
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -15,7 +12,18 @@ import trustme
 
 from moorings.errors import ConfigError
 from moorings.net import NetSettings, TlsFailed, tls
-from tests.net.kit import Line, Request, answering, client, get, net, post, server_tls, serving
+from tests.net.kit import (
+    Line,
+    Request,
+    answering,
+    blocking_server,
+    client,
+    get,
+    net,
+    post,
+    server_tls,
+    serving,
+)
 
 
 @pytest.fixture(scope="module")
@@ -112,39 +120,6 @@ async def test_f14_9_a_client_certificate_is_sent_and_a_missing_or_foreign_one_i
                 if version == ssl.TLSVersion.TLSv1_3:
                     assert failed.value.kind.startswith("client-certificate")
         assert len(got) == 1
-
-
-@contextmanager
-def blocking_server(context: ssl.SSLContext) -> Iterator[tuple[int, list[bytes]]]:
-    """A server in a thread: asyncio's own throws the alert away that says what it did not like."""
-    got: list[bytes] = []
-    listener = socket.create_server(("127.0.0.1", 0))
-
-    def serve() -> None:
-        while True:
-            try:
-                plain, _ = listener.accept()
-            except OSError:
-                return
-            with context.wrap_socket(plain, server_side=True, do_handshake_on_connect=False) as line:
-                try:
-                    line.do_handshake()
-                    got.append(line.recv(65536))
-                    line.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\n{}")
-                except ssl.SSLError:
-                    # Read away what the client wrote meanwhile, which would turn the end into a reset.
-                    socket.socket.shutdown(line, socket.SHUT_WR)
-                    while socket.socket.recv(line, 65536):
-                        pass
-
-    thread = threading.Thread(target=serve)
-    thread.start()
-    try:
-        yield listener.getsockname()[1], got
-    finally:
-        listener.shutdown(socket.SHUT_RDWR)
-        listener.close()
-        thread.join()
 
 
 async def test_a_redirect_to_another_origin_takes_no_client_certificate_along(

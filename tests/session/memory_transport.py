@@ -73,6 +73,9 @@ class MemoryTransport:
         self.waiting.remove(outgoing)
         return True
 
+    async def prepare(self) -> None:
+        """All is there."""
+
     def let_go(self, outgoing: Outgoing) -> bool:
         return False
 

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from moorings import AmbiguousDelivery, Bounds, ElicitResult, Handlers, State
+from moorings.wire.eras import EXTENSIONS
 from tests.faults.procs import resident_bytes
 from tests.faults.script import fault_server
 from tests.session.hosting import EMPTY, host_of, scripted, sizes_of
@@ -319,7 +320,8 @@ async def test_f13_11_a_strict_server_finds_only_what_is_configured_and_integer_
     else:
         meta = log.entries("received", method="tools/call")[0]["params"]["_meta"]
         sent = meta["io.modelcontextprotocol/clientCapabilities"]
-    assert set(sent) == declared
+    assert set(sent) - {"extensions"} == declared
+    assert set(sent.get("extensions", {})) == (set() if era == "handshake" else EXTENSIONS)
     ids = [entry["id"] for entry in log.entries("received") if entry["id"] is not None]
     assert all(type(id_) is int for id_ in ids) and len(set(ids)) == len(ids)
     assert log.violations() == []

@@ -12,6 +12,7 @@ from msgspec import Raw
 
 from moorings.wire.caching import CACHEABLE, fresh_until, may_be_shared
 from moorings.wire.eras import MRTR_METHODS, TASKS, Era, client_capabilities, listen_filter, result_type_legal
+from moorings.wire.skills import GetSkillResult, ListSkillsResult
 from moorings.wire.tasks import CreateTaskResult, DetailedTask, cancel_params, get_params, update_params
 from moorings.wire.trace import trace_meta, valid_baggage, valid_traceparent, valid_tracestate
 from moorings.wire.types import (
@@ -186,10 +187,21 @@ CACHED = {
     "resources/list": (ListResourcesResult, {"resources": []}),
     "resources/templates/list": (ListResourceTemplatesResult, {"resourceTemplates": []}),
     "resources/read": (ReadResourceResult, {"contents": []}),
+    "skills/list": (ListSkillsResult, {"skills": []}),
+    "skills/get": (
+        GetSkillResult,
+        {
+            "skill": {
+                "uri": "skill://a/SKILL.md",
+                "frontmatter": {"name": "a", "description": "d"},
+                "resources": "dynamic",
+            }
+        },
+    ),
 }
 
 
-def test_f8_9_six_kinds_of_results_say_how_long_they_are_fresh_and_for_whom() -> None:
+def test_f8_9_some_kinds_of_results_say_how_long_they_are_fresh_and_for_whom() -> None:
     """F8.9: what the wire carries of it."""
     assert set(CACHED) == CACHEABLE
     for type_, members in CACHED.values():

@@ -38,7 +38,8 @@ class MemoryLine(Protocol):
         """Run a function that may block; to be awaited inside of ``run``."""
 
     def post(self, function: Callable[[], object]) -> None:
-        """Call something on the event loop, from whatever thread; forgotten if the connection is over."""
+        """Call something on the event loop, from whatever thread; at once if this is the loop's. Forgotten if the
+        connection is over."""
 
 
 class MemoryPeer(Protocol):

@@ -47,6 +47,7 @@ from ..session.handlers import Handlers
 from ..session.methods import Methods
 from ..session.pending import OnProgress, Waiter
 from ..transport.base import StopRecord
+from ..wire.skills import Skill, SkillFile
 from ..wire.types import CallToolResult, CompleteResult, GetPromptResult, ReadResourceResult, plain_result
 from .catalog import CatalogPrompt, CatalogResource, CatalogTemplate, CatalogTool
 from .handle import ServerHandle
@@ -589,14 +590,15 @@ class AsyncHost:
             CallError: as ``call``.
         """
         if server is not None:
-            return await self._ask(server, uri, timeout, lambda m, c: m.read_resource(uri, c))
+            holder, its_clock = self._for_call(server, timeout)
+            return await self._in_run(lambda: holder.read_resource(uri, its_clock), uri)
         self._check()
         clock = self._clock(timeout, None)
 
         async def resolved() -> ReadResourceResult:
             owner = await self._directory.holder(uri, clock)
             self._fit(clock, owner, timeout, None)
-            return await owner.request(uri, clock, lambda m: m.read_resource(uri, clock))
+            return await owner.read_resource(uri, clock)
 
         return await self._in_run(resolved, uri)
 
@@ -624,6 +626,43 @@ class AsyncHost:
     ) -> GetPromptResult:
         """Get a prompt by server and raw name. Raises as ``call``."""
         return await self._ask(server, name, timeout, lambda m, c: m.get_prompt(name, arguments, c))
+
+    async def skills(self, server: str, *, timeout: float | None = None) -> list[Skill]:
+        """The skills that a server lists, started if need be; no file of one is read. Asked for anew each time.
+
+        None if the server does not declare the extension. One that breaks its rules is left out and logged; others may
+        be there that are not listed (``skill``). Raises CallError.
+        """
+        owner, clock = self._for_call(server, timeout)
+        return await self._in_run(lambda: owner.skills(clock), "skills/list")
+
+    async def skill(self, server: str, uri: str, *, timeout: float | None = None) -> Skill:
+        """One skill by the URI of its ``SKILL.md``, whether it is listed or not; also to see what became of one.
+
+        Raises:
+            Refused: the server has no such skill.
+            CallError: as ``call``; NotSent if the server does not declare the extension.
+        """
+        owner, clock = self._for_call(server, timeout)
+        return await self._in_run(lambda: owner.skill(uri, clock), uri)
+
+    async def read_skill(
+        self, skill: Skill, file: str | None = None, *, timeout: float | None = None
+    ) -> SkillFile:
+        """Read one file of a skill from the server that the skill came from, verified before it is handed out.
+
+        Args:
+            skill: as ``skills`` or ``skill`` gave it, and a person approved.
+            file: its URI, or a path as the skill names it (``references/FORMS.md``); None for its ``SKILL.md``.
+            timeout: seconds without a sign of progress; None for the server's ``Bounds.call``.
+
+        Raises:
+            SkillMismatch: the skill does not list it (nothing is sent then), or it is not what the skill says.
+            CallError: as ``call``.
+            ConfigError: for a ``SKILL.md``, if ``moorings[skills]`` is not installed.
+        """
+        label = skill.uri if file is None else file
+        return await self._ask(skill.server, label, timeout, lambda m, c: m.read_skill(skill, file, c))
 
     async def complete(
         self,
@@ -681,9 +720,35 @@ class AsyncHost:
         params: Mapping[str, Any] | None = None,
         *,
         timeout: float | None = None,
+        any_era: bool = False,
     ) -> Any:
-        """Any request, its result as plain JSON: for what Moorings has no name for yet. Raises as ``call``."""
-        return await self._ask(server, method, timeout, lambda m, c: m.raw(method, params, c))
+        """Any request, its result as plain JSON: for what Moorings has no name for yet. Raises as ``call``.
+
+        It is never sent twice by itself. ``any_era``: send it also where the era of the server has no such method.
+        """
+        owner, clock = self._for_call(server, timeout)
+        return await self._in_run(
+            lambda: owner.request(
+                method, clock, lambda m: m.raw(method, params, clock, any_era=any_era), reads=False
+            ),
+            method,
+        )
+
+    async def notify(
+        self,
+        server: str,
+        method: str,
+        params: Mapping[str, Any] | None = None,
+        *,
+        timeout: float | None = None,
+    ) -> None:
+        """Any notification to a server, which is started if need be. Nobody says whether it was heard.
+
+        Raises:
+            CallError: the server is not up within ``timeout`` seconds, or takes nothing more.
+        """
+        owner, clock = self._for_call(server, timeout)
+        await self._in_run(lambda: owner.notify(method, params, clock), method)
 
     async def _ask(
         self,

@@ -21,6 +21,7 @@ from ..server.server import ServerStatus
 from ..session.handlers import Handlers
 from ..session.pending import OnProgress
 from ..transport.base import StopRecord
+from ..wire.skills import Skill, SkillFile
 from ..wire.types import CallToolResult, CompleteResult, GetPromptResult, ReadResourceResult
 from .async_host import DEFAULT_CLOSE, DEFAULT_STARTING, AsyncHost
 from .blocking_handle import BlockingHandle
@@ -325,6 +326,19 @@ class Host:
         """See ``AsyncHost.get_prompt_raw``."""
         return self.on_loop(lambda host: host.get_prompt_raw(server, name, arguments, timeout=timeout), name)
 
+    def skills(self, server: str, *, timeout: float | None = None) -> list[Skill]:
+        """See ``AsyncHost.skills``."""
+        return self.on_loop(lambda host: host.skills(server, timeout=timeout), "skills/list")
+
+    def skill(self, server: str, uri: str, *, timeout: float | None = None) -> Skill:
+        """See ``AsyncHost.skill``."""
+        return self.on_loop(lambda host: host.skill(server, uri, timeout=timeout), uri)
+
+    def read_skill(self, skill: Skill, file: str | None = None, *, timeout: float | None = None) -> SkillFile:
+        """See ``AsyncHost.read_skill``."""
+        label = skill.uri if file is None else file
+        return self.on_loop(lambda host: host.read_skill(skill, file, timeout=timeout), label)
+
     def complete(
         self,
         server: str,
@@ -367,9 +381,23 @@ class Host:
         params: Mapping[str, Any] | None = None,
         *,
         timeout: float | None = None,
+        any_era: bool = False,
     ) -> Any:
         """See ``AsyncHost.request``."""
-        return self.on_loop(lambda host: host.request(server, method, params, timeout=timeout), method)
+        return self.on_loop(
+            lambda host: host.request(server, method, params, timeout=timeout, any_era=any_era), method
+        )
+
+    def notify(
+        self,
+        server: str,
+        method: str,
+        params: Mapping[str, Any] | None = None,
+        *,
+        timeout: float | None = None,
+    ) -> None:
+        """See ``AsyncHost.notify``."""
+        self.on_loop(lambda host: host.notify(server, method, params, timeout=timeout), method)
 
     def run(self, timeout: float | None = None) -> BlockingRun:
         """An agent run: ``with host.run(timeout=60) as run``. See ``BlockingRun``."""

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from ..errors import UnknownServer
+from ..errors import MisuseError, UnknownServer
 from ..server.server import ServerStatus
 from ..session.pending import OnProgress
+from ..wire.skills import Skill, SkillFile
 from ..wire.types import (
     CallToolResult,
     CompleteResult,
@@ -99,6 +100,27 @@ class ServerHandle:
         """Get a prompt by its raw name. Raises CallError."""
         return await self._host.get_prompt_raw(self.name, name, arguments, timeout=timeout)
 
+    async def skills(self, *, timeout: float | None = None) -> list[Skill]:
+        """The skills it lists; no file of one is read. See ``AsyncHost.skills``."""
+        return await self._host.skills(self.name, timeout=timeout)
+
+    async def skill(self, uri: str, *, timeout: float | None = None) -> Skill:
+        """One skill by the URI of its ``SKILL.md``, listed or not. See ``AsyncHost.skill``."""
+        return await self._host.skill(self.name, uri, timeout=timeout)
+
+    async def read_skill(
+        self, skill: Skill, file: str | None = None, *, timeout: float | None = None
+    ) -> SkillFile:
+        """Read one file of a skill of this server, verified; see ``AsyncHost.read_skill``.
+
+        Raises:
+            MisuseError: the skill is of another server.
+            SkillMismatch, CallError, ConfigError: as there.
+        """
+        if skill.server != self.name:
+            raise MisuseError(f"the skill {skill.uri!r} is of server {skill.server!r}, not of {self.name!r}")
+        return await self._host.read_skill(skill, file, timeout=timeout)
+
     async def complete(
         self,
         argument: str,
@@ -135,6 +157,12 @@ class ServerHandle:
     ) -> Any:
         """Any request, its result as plain JSON. Raises CallError."""
         return await self._host.request(self.name, method, params, timeout=timeout)
+
+    async def notify(
+        self, method: str, params: Mapping[str, Any] | None = None, *, timeout: float | None = None
+    ) -> None:
+        """Any notification. Raises CallError."""
+        await self._host.notify(self.name, method, params, timeout=timeout)
 
     async def restart(self, *, timeout: float | None = None) -> None:
         """Stop it if it runs, start it at once and wait until it is ready; see ``AsyncHost.restart``."""

@@ -339,7 +339,7 @@ class Directory:
             return _as_text(list((await server.listed("prompts", clock)).items))
         if kind == "resources/read":
             uri = str(arguments.get("uri", ""))
-            return _as_text(await server.request(uri, clock, lambda m: m.read_resource(uri, clock)))
+            return _as_text(await server.read_resource(uri, clock))
         name = str(arguments.get("name", ""))
         pairs = arguments.get("arguments") or {}
         if not isinstance(pairs, Mapping):

@@ -8,9 +8,18 @@ from __future__ import annotations
 import ipaddress
 import re
 from collections.abc import Iterable, Mapping
-from urllib.parse import urlsplit, urlunsplit
+from urllib.parse import quote, urlsplit, urlunsplit
 
-__all__ = ["bypasses", "is_loopback", "is_odd_address", "no_proxy_list", "origin", "proxy_for", "redacted"]
+__all__ = [
+    "bypasses",
+    "is_loopback",
+    "is_odd_address",
+    "no_proxy_list",
+    "origin",
+    "place_as_written",
+    "proxy_for",
+    "redacted",
+]
 
 SHOWN = 300
 """Characters of a URL in a text."""
@@ -19,6 +28,7 @@ _SEPARATORS = re.compile(r"[,\s]+")
 _ODD = re.compile(r"[\x00-\x20\x7f\\]")
 _NUMBER = re.compile(r"[0-9]+|0x[0-9a-f]*")
 _VALUE = re.compile(r"=[^&;]*")
+_WRITABLE = "".join(map(chr, range(0x21, 0x7F)))
 
 
 def redacted(url: str) -> str:
@@ -35,6 +45,14 @@ def redacted(url: str) -> str:
         return "(a URL without a host)"
     shown = "".join(each if each.isprintable() else "?" for each in shown)
     return shown if len(shown) <= SHOWN else shown[:SHOWN] + "…"
+
+
+def place_as_written(url: str) -> str:
+    """Path and query of a URL as they were written (F13); only what cannot stand in a request is encoded."""
+    rest = url.partition("://")[2].partition("#")[0]
+    start = next((at for at, each in enumerate(rest) if each in "/?"), len(rest))
+    place = rest[start:]
+    return quote(place if place.startswith("/") else "/" + place, safe=_WRITABLE)
 
 
 def origin(url: str) -> str:

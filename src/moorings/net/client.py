@@ -11,12 +11,13 @@ import sys
 from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, cast
+from urllib.parse import urljoin
 
 import msgspec
 
 from .._tasks import TaskOwner, outlast, put_back_cancellation, run_in_thread
 from ..errors import MisuseError
-from .addresses import is_odd_address, proxy_for
+from .addresses import is_odd_address, place_as_written, proxy_for
 from .errors import DialFailed, NetClosed, RedirectRefused
 from .settings import NetSettings, check_proxy
 
@@ -226,6 +227,15 @@ class HttpClient:
         self._targets: dict[str, Target] = {}
         self._jar: aiohttp.CookieJar | None = None
 
+    async def prepare(self, url: str) -> None:
+        """Load what is loaded late and make the TLS context, so that a first request need not wait for it.
+
+        Raises: as ``send``.
+        """
+        await self._open(url)
+        if url not in self._targets:
+            await self._target(url)
+
     def send(
         self,
         method: str,
@@ -410,6 +420,7 @@ class _Sending:
             raise refused(f"it would be the {hops}th in a row")
         try:
             there = here.join(modules.URL(location))
+            place = place_as_written(urljoin(self._url, location))
             port = there.port
         except ValueError:
             raise refused("it leads to no URL") from None
@@ -438,7 +449,8 @@ class _Sending:
             there = there.with_user(None)
         elif there.user is None and here.user is not None:
             there = there.with_user(here.user).with_password(here.password)
-        self._url = str(there.with_fragment(None))
+        base = str(there.with_path("/").with_query(None).with_fragment(None))
+        self._url = base.removesuffix("/") + place
 
 
 def _keep_cookies(jar: aiohttp.CookieJar, answer: Answer, target: Target) -> None:

@@ -97,7 +97,7 @@ class Answer:
         self._loop = loop
         self._timer: asyncio.TimerHandle | None = None
         self._waiting_since = 0.0
-        self._got = b""
+        self._got: bytes | bytearray = b""
         self._sized = message.chunked or "Content-Length" in message.headers
         coding = message.headers.get("Content-Encoding")
         self._inflater = None if coding is None else self._decoder(coding)
@@ -111,8 +111,13 @@ class Answer:
         # A body in a coding that we did not ask for is a fault when somebody reads it; its status is good anyway.
         return Inflater(coding) if coding in ("gzip", "x-gzip", "deflate") else coding
 
-    async def read(self, cap: int) -> bytes:
-        """The whole body, decompressed.
+    @property
+    def complete(self) -> bool:
+        """True once nothing more of the body can come, though it may still have to be read."""
+        return self._connection is None or self._body.is_eof()
+
+    async def read(self, cap: int) -> bytes | bytearray:
+        """The whole body, decompressed; not touched again.
 
         Raises:
             TooLarge: it is over ``cap`` bytes; nothing more is read.
@@ -133,16 +138,20 @@ class Answer:
             if announced.isdecimal() and int(announced) > cap:
                 self._finish()
                 raise TooLarge(url=self.url, cap=cap)
-        parts: list[bytes] = []
-        size = 0
+        whole: bytes | bytearray = b""
         async for piece in self.chunks():
-            size += len(piece)
-            if size > cap:
+            if len(whole) + len(piece) > cap:
                 self._finish()
                 raise TooLarge(url=self.url, cap=cap)
-            parts.append(piece)
-        self._got = data = parts[0] if len(parts) == 1 else b"".join(parts)
-        return data
+            if not whole:
+                whole = piece
+                continue
+            # Grown in place: to keep the pieces and join them in the end would take its memory twice.
+            if isinstance(whole, bytes):
+                whole = bytearray(whole)
+            whole += piece
+        self._got = whole
+        return whole
 
     def chunks(self) -> Chunks:
         """The body as it comes, decompressed, in pieces of any size (decompressed: at most 64 KiB).

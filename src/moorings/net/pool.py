@@ -12,13 +12,11 @@ import base64
 import errno
 import functools
 import os
-import re
 import select
 import socket
 import ssl
 from collections.abc import Awaitable, Callable
 from typing import Any
-from urllib.parse import urlsplit
 
 import aiohttp
 from aiohttp.client_proto import ResponseHandler
@@ -27,6 +25,7 @@ from yarl import URL
 from .._tasks import outlast
 from ..errors import ConfigError
 from . import inherited, tls
+from .addresses import place_as_written
 from .errors import DialFailed, DialTimeout, NetClosed, NetError, ProxyFailed
 from .resolver import Resolver
 from .settings import NetSettings
@@ -42,8 +41,6 @@ UNACKED = 60
 CLOSE_WITHIN = 2.0
 """Seconds for connections to go at the end; they are aborted, so they take none as a rule."""
 
-_PROPER = re.compile(r"[A-Za-z0-9._~:/?#\[\]@!$&'()*+,;=%-]+")
-"""RFC 3986 §2."""
 _NO_TIMEOUT = aiohttp.ClientTimeout(total=None, connect=None, sock_connect=None, sock_read=None)
 
 
@@ -76,7 +73,7 @@ class Target:
         secure = url.scheme == "https"
         socks = proxy is not None and proxy.scheme.startswith("socks")
         self.tunnelled = secure or socks
-        self.path = _written(text) or url.raw_path_qs
+        self.path = place_as_written(text)
         self.login = _basic(url)
         """The userinfo of the URL, as the header it means."""
         self.proxy_auth: str | None = None
@@ -96,15 +93,6 @@ class Target:
         key = self.request.connection_key
         self.request.connection_key = key._replace(proxy=proxy) if socks else key
         self.request.target = self
-
-
-def _written(text: str) -> str:
-    """Path and query as they stand in a URL, since they may be signed; empty if it holds what no URL does."""
-    if _PROPER.fullmatch(text) is None:
-        return ""
-    parts = urlsplit(text)
-    path = parts.path or "/"
-    return f"{path}?{parts.query}" if parts.query else path
 
 
 def _basic(url: URL) -> str | None:

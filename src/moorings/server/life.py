@@ -93,6 +93,7 @@ class Life:
         on_ready: Callable[[Life], None],
         on_down: Callable[[Life, MooringsError | None], None],
         on_list_changed: Callable[[str], None],
+        on_resource_changed: Callable[[str], None],
         on_renewed: Callable[[Life], None],
     ) -> None:
         self.name = name
@@ -118,6 +119,7 @@ class Life:
         self._on_ready = on_ready
         self._on_down = on_down
         self._on_list_changed = on_list_changed
+        self._on_resource_changed = on_resource_changed
         self._on_renewed = on_renewed
         loop = asyncio.get_running_loop()
         self._loop = loop
@@ -257,16 +259,20 @@ class Life:
             return StartError(f"its start was interrupted by {error!r}", server=self.name)
         raise error
 
-    def _death(self) -> ServerDied:
+    def _death(self) -> StartError:
         assert self._died is not None
         how = msgspec.structs.replace(self._died, stderr_tail="")
-        return ServerDied(
+        # A server that is an address did not die if it was never reached.
+        kind = StartError if self.negotiated is None and connect.kind_of_http(self._transport) else ServerDied
+        died = kind(
             describe(how),
             server=self.name,
             exit_code=self._died.exit_code,
             stderr_tail=self._died.stderr_tail,
             fix="see the last lines of its stderr" if self._died.stderr_tail.strip() else None,
         )
+        died.http = self._died.http
+        return died
 
     # The start
 
@@ -287,7 +293,9 @@ class Life:
         except CallError as error:
             if self._died is not None:
                 raise self._death() from None
-            failed = StartError(error.message, server=self.name, stderr_tail=self._tail())
+            # Which message it was: what holds for that one ("sent") is not to be read as said of a caller's.
+            what = f"{error.tool}: {error.message}" if error.tool else error.message
+            failed = StartError(what, server=self.name, stderr_tail=self._tail())
             failed.http = error.http
             raise failed from None
         except StartError as error:
@@ -305,12 +313,14 @@ class Life:
         who = "it" if self.pid is None else f"it (pid {self.pid})"
         how_far = "it was not spawned" if self._transport is None else f"{who} did not finish its start"
         return StartTimeout(
-            f"{how_far}: no answer to the first messages",
+            f"{how_far}: {connect.awaited(self._transport)}",
             server=self.name,
             elapsed=self._loop.time() - began,
             allowed=self.spec.bounds.connect,
             stderr_tail=self._tail(),
-            fix="start it by hand to see what it waits for, or give it more time (Bounds.connect)",
+            fix="see whether something in between holds its answers back, or give it more time (Bounds.connect)"
+            if connect.kind_of_http(self._transport)
+            else "start it by hand to see what it waits for, or give it more time (Bounds.connect)",
         )
 
     def _tail(self) -> str:
@@ -319,7 +329,8 @@ class Life:
     async def _negotiate(self, deadline: float) -> None:
         start, strict = self._how_to_start()
         self._spawn()
-        assert self.session is not None
+        assert self.session is not None and self._transport is not None
+        await self._transport.prepare()
         before = self._loop.time()
         try:
             self.negotiated = await self._talk(start, strict, deadline)
@@ -332,7 +343,7 @@ class Life:
         except CallError:
             await self._death_follows()
             # It went while it was probed: once more, without the probe (F9.1, F9.5).
-            if self._died is not None and connect.kind_of_http(self._transport) == "sse" and not strict:
+            if self._died is not None and not strict and connect.was_guessed(self.spec, self._transport):
                 # No event stream where one was remembered: find out anew (F9.6).
                 self._remembered = None
                 await self._respawn()
@@ -416,6 +427,7 @@ class Life:
                 list_changed=self._note_list_changed,
                 acknowledged=self._on_acknowledged,
                 noise=self._on_noise,
+                resource_changed=self._on_resource_changed,
                 session_lost=self._on_session_lost,
                 may_have_missed=self._on_may_have_missed,
             ),

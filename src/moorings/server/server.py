@@ -41,10 +41,18 @@ from ..session.methods import Listed, Methods
 from ..session.pending import OnProgress, Pending, Waiter
 from ..session.session import Counters
 from ..transport.base import StopRecord
-from ..wire.eras import HEADER_MISMATCH
-from ..wire.types import CallToolResult, Implementation, ServerCapabilities, ToolAnnotations
+from ..wire.eras import HEADER_MISMATCH, SKILLS
+from ..wire.skills import Skill
+from ..wire.types import (
+    CallToolResult,
+    Implementation,
+    ReadResourceResult,
+    ServerCapabilities,
+    ToolAnnotations,
+)
 from .life import UNBOUNDED, Life, LifeSettings
 from .lists import Lists
+from .reads import Reads
 from .replay import may_repeat
 from .states import Event, State, next_state
 
@@ -154,6 +162,7 @@ class Server:
         self._last_steps: dict[str, float] = {}
         self._subscribed: set[str] = set()
         self._log_level: str | None = None
+        self._reads = Reads(lambda: asyncio.get_running_loop().time())
         self._declared: ServerCapabilities | None = None
         self.stuck: list[str] = []
         """Tasks of the user's code that would not end."""
@@ -244,6 +253,7 @@ class Server:
             on_ready=self._on_ready,
             on_down=self._on_down,
             on_list_changed=self.lists.changed,
+            on_resource_changed=self._reads.forget,
             on_renewed=self._on_renewed,
         )
         self.life.task.add_done_callback(self._on_life_over)
@@ -269,6 +279,7 @@ class Server:
         assert life.negotiated is not None
         self._declared = life.negotiated.capabilities
         self._on_moved()
+        self._reads.forget()
         for kind in ("tools", "prompts", "resources"):
             self.lists.changed(kind)
         if self._subscribed or self._log_level is not None:
@@ -283,6 +294,7 @@ class Server:
             if not was_ready:
                 self._cool_down()
         self.lists.unbind()
+        self._reads.forget()
         if self.state in (State.CLOSING, State.STOPPING):
             return
         cause = str(problem) if problem is not None else ""
@@ -405,12 +417,14 @@ class Server:
             raise error.again()
         if self.state is State.PARKED and not self._cooled() and error is not None:
             wait = self._not_before - asyncio.get_running_loop().time()
-            raise StartError(
+            failed = StartError(
                 f"its last start failed, and it is not started again for {wait:.1f} s: {error.message}",
                 server=self.name,
                 fix=(f"{error.fix}; " if error.fix else "") + f"restart({self.name!r}) tries at once",
                 stderr_tail=error.stderr_tail if isinstance(error, StartError) else "",
-            ) from error.again()
+            )
+            failed.http = error.http if isinstance(error, StartError) else None
+            raise failed from error.again()
 
     # Calls
 
@@ -478,10 +492,30 @@ class Server:
             failed=outcome if isinstance(outcome, CallError) else None,
         )
 
-    async def request(self, label: str, clock: CallClock, use: Callable[[Methods], Awaitable[T]]) -> T:
-        """Any other request, all of which only read; start the server if need be. Raises CallError."""
+    async def request(
+        self,
+        label: str,
+        clock: CallClock,
+        use: Callable[[Methods], Awaitable[T]],
+        *,
+        reads: bool = True,
+    ) -> T:
+        """Any other request; start the server if need be. Raises CallError.
+
+        ``reads``: it only reads, so that it may be sent again where its exchange broke.
+        """
         # The death of a server may be the fault of the request; a broken exchange is not.
-        return await self._use(label, clock, use, harmless=lambda: self.life is not None and self.life.usable)
+        return await self._use(
+            label, clock, use, harmless=lambda: reads and self.life is not None and self.life.usable
+        )
+
+    async def notify(self, method: str, params: Mapping[str, Any] | None, clock: CallClock) -> None:
+        """Send a notification; start the server if need be. Raises CallError."""
+        life = await self.for_call(clock, method)
+        if life.session is None or not life.session.notify(method, None if params is None else dict(params)):
+            raise NotSent(
+                "not sent: the connection takes nothing more", server=self.name, tool=method, sent=False
+            )
 
     async def _use(
         self,
@@ -569,14 +603,16 @@ class Server:
             text = error.message
             if isinstance(error, StartError) and error.stderr_tail.strip() and "stderr ends" not in text:
                 text += f"; its stderr ends: {last_words(error.stderr_tail)}"
-            raise NotSent(
+            unsent = NotSent(
                 f"not sent: {text}",
                 server=self.name,
                 tool=label,
                 sent=False,
                 elapsed=clock.elapsed(loop.time()),
                 fix=error.fix,
-            ) from error
+            )
+            unsent.http = error.http if isinstance(error, StartError) else None
+            raise unsent from error
         except TimeoutError:
             raise CallTimeout(
                 f"not sent: the server was still {self.state.value}"
@@ -597,6 +633,46 @@ class Server:
         if declared is None and kind != "tools":
             return Listed({})
         return await self.lists.get(kind, clock)
+
+    async def read_resource(self, uri: str, clock: CallClock) -> ReadResourceResult:
+        """Read a resource; start the server if need be. What the server itself calls fresh is not read again.
+
+        Raises:
+            CallError: every other outcome.
+        """
+        life = self.life
+        fresh = self._reads.get(uri) if life is not None and life.serving is not None else None
+        if fresh is not None:
+            return fresh
+        result = await self.request(uri, clock, lambda m: m.read_resource(uri, clock))
+        self._reads.put(uri, result)
+        return result
+
+    # Skills, which are asked for only where they were declared
+
+    async def skills(self, clock: CallClock) -> list[Skill]:
+        """The skills that it lists; none if it does not declare the extension. Raises CallError."""
+        if not await self._has_skills("skills/list", clock):
+            return []
+        return await self.request("skills/list", clock, lambda m: m.skills(clock))
+
+    async def skill(self, uri: str, clock: CallClock) -> Skill:
+        """One skill by its URI, listed or not. Raises CallError."""
+        if not await self._has_skills(uri, clock):
+            raise NotSent(
+                f"it has no skills: it does not declare {SKILLS}",
+                server=self.name,
+                tool=uri,
+                sent=False,
+                elapsed=clock.elapsed(asyncio.get_running_loop().time()),
+            )
+        return await self.request(uri, clock, lambda m: m.skill(uri, clock))
+
+    async def _has_skills(self, label: str, clock: CallClock) -> bool:
+        life = await self.for_call(clock, label)
+        assert life.negotiated is not None
+        # Its settings are an object; one that says null or false means no.
+        return life.negotiated.capabilities.extensions.get(SKILLS) not in (None, False)
 
     # Subscriptions to resources
 

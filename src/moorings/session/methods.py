@@ -21,7 +21,9 @@ from .._checks import LONGEST
 from .._log import Told, log
 from ..errors import AmbiguousDelivery, CallError, CallTimeout, Refused
 from ..wire.eras import EXTENSIONS, META_LOG_LEVEL, METHOD_NOT_FOUND, Era, result_type_legal
+from ..wire.frontmatter import yaml_module
 from ..wire.headers import InvalidHeaders, ParamHeaders, param_rules
+from ..wire.skills import GetSkillResult, ListSkillsResult, Skill, SkillFile, file_uri, get_params, verified
 from ..wire.tasks import CreateTaskResult
 from ..wire.types import (
     CallToolResult,
@@ -61,6 +63,12 @@ LIST_KINDS: Mapping[str, tuple[str, type[Any], str]] = {
     "prompts": ("prompts/list", ListPromptsResult, "name"),
 }
 """Kind → method, type of a page, and the attribute that names an item."""
+
+_PAGED: Mapping[str, tuple[str, type[Any], str]] = {
+    **LIST_KINDS,
+    "skills": ("skills/list", ListSkillsResult, "uri"),
+}
+"""All that come in pages; what is not a ``ListKind`` is asked for anew each time."""
 
 _STATE_ONLY_PAUSE = (0.05, 0.25)
 """First and longest wait, in seconds, before a request is repeated that the server only postponed."""
@@ -173,7 +181,7 @@ class Methods:
         Raises:
             CallError: a page was not answered with a list.
         """
-        method, type_, key = LIST_KINDS[kind]
+        method, type_, key = _PAGED[kind]
         name_of = attrgetter(key)
         items: dict[str, Any] = {}
         problems: list[str] = []
@@ -225,6 +233,35 @@ class Methods:
             self._session.param_rules = _param_rules(items, problems)
         return Listed(items, problems, 0.0 if ttl == float("inf") else ttl)
 
+    # Skills: no file of one is read before somebody asks for it
+
+    async def skills(self, clock: CallClock) -> list[Skill]:
+        """Every skill that the server lists; it may have others. Raises CallError."""
+        listed = await self.list_all("skills", clock)
+        for problem in listed.problems:
+            log.log(self._told.level(problem), "server %s: %s", self._session.server, problem)
+        return [Skill(self._session.server, entry) for entry in listed.items]
+
+    async def skill(self, uri: str, clock: CallClock) -> Skill:
+        """One skill by the URI of its ``SKILL.md``, whether it is listed or not. Raises CallError."""
+        result = await self._ask("skills/get", get_params(uri), GetSkillResult, clock, label=uri)
+        if result.skill.uri != uri:
+            raise self._invalid(uri, clock, f"it is the entry of another skill, {result.skill.uri[:80]!r}")
+        return Skill(self._session.server, result.skill)
+
+    async def read_skill(self, skill: Skill, name: str | None, clock: CallClock) -> SkillFile:
+        """Read one file of a skill and hold it against the entry.
+
+        Raises:
+            SkillMismatch: the entry does not list it (then it is not asked for), or it is not what the entry says.
+            CallError: it could not be read.
+        """
+        uri = file_uri(skill, name)
+        if uri == skill.uri:
+            # Without YAML it could not be verified: then it is not asked for either.
+            yaml_module()
+        return verified(skill, uri, await self.read_resource(uri, clock))
+
     # Subscriptions, logging, liveness
 
     async def subscribe(self, uri: str, clock: CallClock) -> None:
@@ -254,9 +291,11 @@ class Methods:
         except Refused:
             return
 
-    async def raw(self, method: str, params: Mapping[str, Any] | None, clock: CallClock) -> Any:
+    async def raw(
+        self, method: str, params: Mapping[str, Any] | None, clock: CallClock, *, any_era: bool = False
+    ) -> Any:
         """Any request, its result decoded as plain JSON: for what Moorings has no name for yet. Raises CallError."""
-        raw = await self._session.request(method, dict(params) if params else {}, clock)
+        raw = await self._session.request(method, dict(params) if params else {}, clock, any_era=any_era)
         try:
             return load_raw(raw)
         except InvalidAnswer as error:

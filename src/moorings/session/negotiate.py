@@ -20,6 +20,7 @@ from ..wire.eras import (
     LATEST_HANDSHAKE,
     LATEST_MODERN,
     METHOD_NOT_FOUND,
+    MODERN_ERRORS,
     MODERN_REVISIONS,
     UNSUPPORTED_VERSION,
     Era,
@@ -66,7 +67,7 @@ class Negotiated(msgspec.Struct, frozen=True, kw_only=True):
 class _Unsuitable(Exception):
     """The server refused the way of speaking that was tried."""
 
-    def __init__(self, error: CallError) -> None:
+    def __init__(self, error: CallError | StartError) -> None:
         super().__init__(str(error))
         self.error = error
 
@@ -210,6 +211,9 @@ class _Talk:
         try:
             negotiated = await self.initialize()
         except _Unsuitable as unsuitable:
+            # Nothing else is left to try: a server that was merely slow may still show that it is modern.
+            left = max(0.0, self._deadline - self._loop.time())
+            await asyncio.wait({pending.future}, timeout=left / 2)
             if pending.done and pending.future.exception() is None:
                 return await self._after_probe_result(bytes(pending.future.result()), LATEST_MODERN)
             if unsuitable.error.__class__ is Refused and _rpc(unsuitable.error).code == UNSUPPORTED_VERSION:
@@ -304,9 +308,10 @@ class _Talk:
         try:
             result = decode_result(bytes(raw), InitializeResult)
         except InvalidAnswer as error:
-            raise StartError(
+            unreadable = StartError(
                 f"its answer to initialize cannot be read: {error}", server=session.server
-            ) from None
+            )
+            raise _Unsuitable(unreadable) from None
         if result.protocol_version not in HANDSHAKE_REVISIONS:
             raise self._nothing_in_common((result.protocol_version,))
         session.settle(Era.HANDSHAKE, result.protocol_version)
@@ -321,8 +326,10 @@ class _Talk:
 
     # Failures
 
-    def refused(self, error: CallError) -> StartError:
+    def refused(self, error: CallError | StartError) -> StartError:
         """The failure of a start that the server's refusal means."""
+        if isinstance(error, StartError):
+            return error
         refused = StartError(
             f"it refused {error.tool or 'initialize'}: {error.message}", server=self._session.server
         )
@@ -341,14 +348,16 @@ class _Talk:
 def _decides(error: CallError) -> bool:
     """Whether an answer to the probe says anything of the era: a wish for authorization does not, nor what stands in
     between or is the matter of a moment."""
-    if (
-        error.http is None
-        or not isinstance(error, Refused | AmbiguousDelivery)
-        or _rpc_code(error) is not None
-    ):
+    if error.http is None or not isinstance(error, Refused | AmbiguousDelivery):
+        return True
+    if 300 <= error.http.status < 400:
+        # A page in front of it may catch what it does not know: whether that is all there is, ``initialize`` shows.
         return True
     kind = judge_http_probe(error.http.status, None).kind
-    return kind not in (ProbeKind.AUTHORIZE, ProbeKind.NOTHING)
+    # Whatever stands in the body of a 401: who asks for credentials speaks either era (F9.4).
+    if kind is ProbeKind.NOTHING:
+        return _rpc_code(error) in MODERN_ERRORS
+    return kind is not ProbeKind.AUTHORIZE
 
 
 def _rpc_code(error: CallError) -> int | None:

@@ -37,11 +37,13 @@ from ..wire import jsonrpc
 from ..wire.eras import INTERNAL_ERROR, INVALID_REQUEST, METHOD_NOT_FOUND, Era, method_exists
 from ..wire.framing import Oversize, find_ends
 from ..wire.headers import ParamHeaders, Unmirrorable
+from ..wire.http_rules import TURNED_AWAY
 from ..wire.jsonrpc import UNREADABLE, decode_envelope, encode_call
 from ..wire.types import (
     CancelledParams,
     InvalidAnswer,
     ProgressParams,
+    ResourceUpdatedParams,
     SubscriptionAcknowledgedParams,
     SubscriptionFilter,
     decode_params,
@@ -89,6 +91,8 @@ class SessionHooks(msgspec.Struct, frozen=True):
     """A listen stream was acknowledged: its id and the filter granted."""
     noise: Callable[[bytes], None]
     """What came and was no JSON-RPC."""
+    resource_changed: Callable[[str], None] = lambda uri: None
+    """A resource was said to be another now."""
     session_lost: Callable[[], None] = lambda: None
     """The server does not know the MCP session any more."""
     may_have_missed: Callable[[], None] = lambda: None
@@ -232,6 +236,7 @@ class Session:
         on_progress: OnProgress | None = None,
         progress: bool = False,
         on_sent: Callable[[int], None] | None = None,
+        any_era: bool = False,
     ) -> Pending:
         """Send a request; its outcome is awaited with ``Pending.wait``.
 
@@ -239,6 +244,7 @@ class Session:
             label: what error texts call it (the tool); the method if None.
             progress: ask the server for progress, which extends the clock.
             on_sent: told the id before the request goes out.
+            any_era: send it also where the era has no such method.
 
         Raises:
             NotSent: the connection is over, its outbox is full, or its era has no such method.
@@ -247,7 +253,7 @@ class Session:
         """
         label = label or method
         self._check_open(label, clock)
-        if self.rules_set and not method_exists(method, self.era):
+        if self.rules_set and not any_era and not method_exists(method, self.era):
             raise self._not_sent(label, clock, f"{method} does not exist in revision {self.revision}")
         id_ = self._next_id
         body = dict(params) if params else {}
@@ -355,13 +361,22 @@ class Session:
         label: str | None = None,
         on_progress: OnProgress | None = None,
         progress: bool = False,
+        any_era: bool = False,
     ) -> Raw:
         """Send a request and wait for its result, as bytes.
 
         Raises:
             CallError: every other outcome (see ``errors``).
         """
-        pending = self.begin(method, params, clock, label=label, on_progress=on_progress, progress=progress)
+        pending = self.begin(
+            method,
+            params,
+            clock,
+            label=label,
+            on_progress=on_progress,
+            progress=progress,
+            any_era=any_era,
+        )
         return await pending.wait()
 
     def notify(self, method: str, params: Any = None) -> bool:
@@ -561,16 +576,20 @@ class Session:
         else:
             pending.fail(self.invalid(pending, "an answer with neither result nor error"))
 
-    def refusal(self, error: jsonrpc.RpcError, pending: Pending) -> Refused:
-        """The outcome that a JSON-RPC error means."""
-        return Refused(
-            f"refused by the server: {error.message or 'no reason given'} (code {error.code})",
+    def refusal(self, error: jsonrpc.RpcError, pending: Pending, http: HttpDetail | None = None) -> Refused:
+        """The outcome that a JSON-RPC error means; ``http`` if it was the body of an HTTP error."""
+        status = f", HTTP {http.status}" if http is not None else ""
+        refusal = Refused(
+            f"refused by the server: {error.message or 'no reason given'} (code {error.code}{status})",
             rpc_code=error.code,
             data=error.data,
             server=self.server,
             tool=pending.label,
+            sent=http is None or http.status not in TURNED_AWAY,
             elapsed=pending.clock.elapsed(self.loop.time()),
         )
+        refusal.http = http
+        return refusal
 
     def invalid(self, pending: Pending, why: str) -> AmbiguousDelivery:
         """The outcome of an answer that cannot be read: it ran, and we do not know how (F6.5)."""
@@ -636,9 +655,7 @@ class Session:
             return False
         pending = self._pending.pop(id_, None)
         if pending is not None:
-            refusal = self.refusal(jsonrpc.decode_error(envelope.error), pending)
-            refusal.http = http
-            pending.fail(refusal)
+            pending.fail(self.refusal(jsonrpc.decode_error(envelope.error), pending, http))
         return True
 
     def session_lost(self) -> None:
@@ -687,6 +704,9 @@ class Session:
         elif kind := _LIST_CHANGED.get(method):
             self._hooks.list_changed(kind)
             self._hear(method, params)
+        elif method == "notifications/resources/updated":
+            self._on_updated(params)
+            self._hear(method, params)
         elif method == "notifications/cancelled":
             self._on_cancelled(params)
         elif method == "notifications/subscriptions/acknowledged":
@@ -711,6 +731,12 @@ class Session:
             self.counters.stray_progress += 1
             return
         pending.on_progress_notice(progress, self.loop.time())
+
+    def _on_updated(self, params: Raw | UnsetType) -> None:
+        try:
+            self._hooks.resource_changed(decode_params(_body(params), ResourceUpdatedParams).uri)
+        except InvalidAnswer:
+            return
 
     def _on_cancelled(self, params: Raw | UnsetType) -> None:
         """The server takes a question back, or ends a listen stream."""

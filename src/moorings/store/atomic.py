@@ -1,9 +1,9 @@
 """One way to write a file: whole or not at all, private from its first byte.
 
-A temporary file in the same folder, created 0600 whatever the umask, written, flushed to the disk, then put
-in the place of the old file in one step. A reader sees the old content or the new, never a part; two
-writers do not mix; a writer that fails takes its temporary file away, and one that is killed leaves it to
-``remove_stale``.
+A temporary file in the same folder, created 0600 whatever the umask, written, flushed to the disk where that is
+wanted, then put in the place of the old file in one step. A reader sees the old content or the new, never a
+part; two writers do not mix; a writer that fails takes its temporary file away, and one that is killed leaves
+it to ``remove_stale``.
 """
 
 from __future__ import annotations
@@ -22,8 +22,11 @@ STALE_AFTER = 3600.0
 _SUFFIX = ".tmp"
 
 
-def write_atomic(path: Path, data: bytes) -> None:
+def write_atomic(path: Path, data: bytes, *, durable: bool = True) -> None:
     """Make ``path`` a file of mode 0600 that holds ``data``.
+
+    Not ``durable``, it is not waited for until the disk has it, which takes milliseconds: after a power cut the file
+    may be the old one, none, or empty.
 
     Raises:
         OSError: it could not be written; the old file is as it was, and no temporary file is left.
@@ -35,14 +38,16 @@ def write_atomic(path: Path, data: bytes) -> None:
     try:
         with open(descriptor, "wb") as file:
             file.write(data)
-            file.flush()
-            os.fsync(descriptor)
+            if durable:
+                file.flush()
+                os.fsync(descriptor)
         os.replace(temporary, path)
     except BaseException:  # boundary: undone, and raised again
         with contextlib.suppress(OSError):
             os.unlink(temporary)
         raise
-    _sync_folder(path.parent)
+    if durable:
+        _sync_folder(path.parent)
 
 
 def remove_stale(folder: Path) -> None:

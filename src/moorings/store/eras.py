@@ -85,7 +85,8 @@ class EraStore:
         """Remember. What cannot be written is told in the program's log."""
         try:
             self._folder.create(FOLDER)
-            write_atomic(Path(self._file(fingerprint)), msgspec.json.encode(record))
+            # The loop waits for it, and what a power cut takes is found out anew.
+            write_atomic(Path(self._file(fingerprint)), msgspec.json.encode(record), durable=False)
         except OSError as fault:
             _log.warning("the era of a server is not remembered, it will be probed again: %s", fault)
             return
@@ -105,19 +106,24 @@ class EraStore:
 
     def _prune(self) -> None:
         folder = self._folder.path / FOLDER
-        entries: list[tuple[int, str]] = []
+        entries: list[os.DirEntry[str]] = []
         others = 0
         with contextlib.suppress(OSError), os.scandir(folder) as found:
             for entry in found:
-                if not entry.name.endswith(_ENDING):
+                if entry.name.endswith(_ENDING):
+                    entries.append(entry)
+                else:
                     others += 1
-                    continue
-                with contextlib.suppress(OSError):
-                    entries.append((entry.stat(follow_symlinks=False).st_mtime_ns, entry.path))
         if others:
             remove_stale(folder)
-        entries.sort()
-        for _, path in entries[: max(0, len(entries) - self._max_entries)]:
+        if len(entries) <= self._max_entries:
+            return  # their age is asked for only then: it is one more look at the disk for each
+        aged: list[tuple[int, str]] = []
+        for entry in entries:
+            with contextlib.suppress(OSError):
+                aged.append((entry.stat(follow_symlinks=False).st_mtime_ns, entry.path))
+        aged.sort()
+        for _, path in aged[: max(0, len(aged) - self._max_entries)]:
             with contextlib.suppress(OSError):
                 os.unlink(path)
 

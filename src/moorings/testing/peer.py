@@ -379,7 +379,7 @@ class Request:
 
     def cancel(self) -> None:
         """The client takes it back, or is gone."""
-        if self._task is not None:
+        if self._task is not None and not self._task.cancelling():
             self._task.cancel()
 
     def _over(self, task: asyncio.Task[Any]) -> None:

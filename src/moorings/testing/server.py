@@ -206,7 +206,9 @@ class MemoryServer:
 
     def remove_tool(self, name: str) -> None:
         """Offer a tool no longer; tell the hosts with ``notify_tools_changed``. KeyError if there is none."""
-        self.tools = {key: item for key, item in self.tools.items() if key != self.tools[name].listed["name"]}
+        tools = dict(self.tools)
+        del tools[name]
+        self.tools = tools
 
     def resource(
         self,

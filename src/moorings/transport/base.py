@@ -35,6 +35,8 @@ class Closed(msgspec.Struct, frozen=True):
     exit_code: int | None = None
     """Exit code of the process, negative for a signal; None if it is alive or this is not known."""
     stderr_tail: str = ""
+    http: HttpDetail | None = None
+    """The HTTP answer that was the cause, if one was."""
 
 
 class StopRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -175,6 +177,9 @@ class Transport(Protocol):
         Raises:
             OSError: the system would not.
         """
+
+    async def prepare(self) -> None:
+        """What must be there before the first message and takes its time on this side; begun again by each call."""
 
     def send(self, frame: bytes, request: Request | None = None, method: str = "") -> Outgoing:
         """Hand over one frame; it is written at once as far as the other side takes it.

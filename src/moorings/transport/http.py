@@ -19,6 +19,7 @@ import re
 from collections import deque
 from collections.abc import Coroutine, Mapping
 from contextlib import AbstractAsyncContextManager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from .._tasks import TaskOwner, outlast, put_back_cancellation
@@ -30,18 +31,18 @@ from ..wire.http_rules import Reading, how_to_read
 from ..wire.sse import EventParser, OversizeEvent
 from .base import Closed, Failure, OutboxFull, Outgoing, Receiver, Request, StopRecord
 from .http_parts import (
-    DIAL_WAITS,
     EVENT_STREAM,
     FAILURES,
     JSON,
     Ending,
     Exchange,
     HttpSettings,
+    Tries,
     detail_of,
     first_bytes,
     net_failure,
+    our_fault,
     refusal,
-    retry_after,
     see_off,
     unreadable,
 )
@@ -62,6 +63,8 @@ FIRST_WAIT = 10.0
 """Seconds that other messages wait for ``notifications/initialized`` to be taken."""
 FIRST_LISTEN = 0.5
 """Seconds that messages wait for the GET stream to be answered, so that nothing is said before it is heard."""
+FIRST_RESUME, LONGEST_RESUME = 0.1, 1.0
+"""Seconds that are waited at least before a stream is resumed, whatever the server asks for; they grow."""
 FIRST_REOPEN, LONGEST_REOPEN = 1.0, 60.0
 """Seconds between two openings of the GET stream; they grow while it brings nothing."""
 LONGEST_RETRY = 60.0
@@ -136,6 +139,13 @@ class HttpTransport:
             self._listen_answered = self._loop.create_future()
             self._listening = self._start(self._listen(), "listen")
 
+    async def prepare(self) -> None:
+        """Load what is loaded late, and make the TLS context: that is not the server's time. Faults show on sending."""
+        try:
+            await self._client.prepare(self._settings.url)
+        except FAILURES as error:
+            _log.debug("%s: %r", redacted(self._settings.url), error)
+
     # Out
 
     def send(self, frame: bytes, request: Request | None = None, method: str = "") -> Outgoing:
@@ -143,7 +153,13 @@ class HttpTransport:
             raise ConnectionError("it is closed")
         if self._queued + len(frame) > self._settings.max_outbox:
             raise OutboxFull(f"{self._queued} bytes wait to be sent to it (Bounds.max_outbox)")
-        out = Exchange(frame=frame, size=len(frame), notice=request is None)
+        out = Exchange(
+            frame=frame,
+            size=len(frame),
+            waiting=len(frame),
+            notice=request is None,
+            session=self._session_id,
+        )
         self._queued += out.size
         self._exchanges.add(out)
         out.task = self._start(self._exchange(out, request, method), method or "answer")
@@ -193,12 +209,17 @@ class HttpTransport:
                 and method != "initialize"
             ):
                 await asyncio.wait({answered}, timeout=FIRST_LISTEN)
+                if not answered.done():
+                    # Something in between may hold the stream back for ever: one wait is enough for all.
+                    answered.set_result(None)
             failure = await self._post(out, request, method)
         except FAILURES as error:
             failure = net_failure(error, out.started)
+        except Exception as fault:  # boundary: a fault of ours must not leave its caller waiting
+            failure = our_fault(fault, out)
         finally:
             self._exchanges.discard(out)
-            self._queued -= out.size
+            self._left(out)
             out.task = None
         if failure is None or out.abandoned:
             return
@@ -207,16 +228,26 @@ class HttpTransport:
         elif not self._over:
             _log.info("a message to %s was not taken: %s", self._shown, failure.reason)
 
+    def _leaves(self, out: Exchange) -> None:
+        out.mark()
+        self._left(out)
+
+    def _left(self, out: Exchange) -> None:
+        """It waits no more; said any number of times."""
+        self._queued -= out.waiting
+        out.waiting = 0
+
     async def _post(self, out: Exchange, request: Request | None, method: str) -> Failure | None:
         """Send it, and bring its answer to the receiver; returns why there is none."""
         settings = self._settings
-        dials = iter(DIAL_WAITS)
-        asked_again = False
+        tries = Tries()
         while True:
             given = settings.headers.at_hand
             if given is None:
                 given = await settings.headers.get()
-            session = self._session_id
+            if out.session != self._session_id and method != "initialize":
+                # Others found out meanwhile: it belongs to a conversation that is over, and has not been sent.
+                return Failure(kind="session-lost", reason="the server does not know the session any more")
             try:
                 async with self._client.send(
                     "POST",
@@ -225,40 +256,24 @@ class HttpTransport:
                     body=out.frame,
                     first_byte=settings.first_byte,
                     idle=settings.idle,
-                    on_sent=out.mark,
+                    on_sent=partial(self._leaves, out),
                     redirects="same-origin" if settings.redirects else "none",
                 ) as answer:
-                    status = answer.status
-                    if status < 300:
+                    if answer.status < 300:
                         self._url = answer.url
-                    if status == 401 and settings.headers.dynamic and not asked_again:
-                        asked_again = True
-                        settings.headers.forget(given)
-                        continue
-                    wait = self._may_wait(answer, request)
-                    if wait is None:
-                        return await self._take(answer, out, request, method, session)
+                    pause = tries.turned_away(answer, given, settings.headers, request)
+                    if pause is None:
+                        return await self._take(answer, out, request, method, out.session)
             except NetError as error:
-                # Nothing of it left: once more, a little later, is no second time.
-                if error.sent or out.started or (pause := next(dials, None)) is None:
+                pause = tries.failed(error, out)
+                if pause is None:
                     raise
-                await asyncio.sleep(pause)
-                continue
-            # Turned away before it ran (law 4): it has not been sent, so far.
-            await asyncio.sleep(wait)
+            # It has not been sent, so far.
             out.offset = 0
-
-    def _may_wait(self, answer: Answer, request: Request | None) -> float | None:
-        """Seconds after which a server that is too busy wants to be asked again, where the request's clock has room."""
-        if answer.status not in (429, 503) or request is None:
-            return None
-        wait = retry_after(answer)
-        if wait is None or self._loop.time() + wait >= request.clock.expires:
-            return None
-        return max(wait, 0.01)
+            await asyncio.sleep(pause)
 
     def _headers_for(self, given: Mapping[str, str], request: Request | None, method: str) -> dict[str, str]:
-        if method == "initialize":
+        if method == "initialize" and not self._modern:
             return {**given, **_BASE}
         if method == "server/discover" and not self._revision:
             # The probe, and nothing else is sent before it is answered.
@@ -285,7 +300,7 @@ class HttpTransport:
     async def _take(
         self, answer: Answer, out: Exchange, request: Request | None, method: str, session: str | None
     ) -> Failure | None:
-        if method == "initialize" and 200 <= answer.status < 300:
+        if method == "initialize" and not self._modern and 200 <= answer.status < 300:
             self._note_session(answer)
         reading = how_to_read(answer.status, answer.content_type, request=request is not None)
         if reading is Reading.DONE:
@@ -301,7 +316,7 @@ class HttpTransport:
             body = await answer.read(self._settings.max_message)
             if body[:1] == b"{" or body.lstrip()[:1] in (b"{", b"["):
                 self._receiver.message(body, request.id)
-            return None if request.done or out.abandoned else unreadable(answer, self._settings, body)
+            return None if request.done or out.abandoned else unreadable(answer, self._settings, bytes(body))
         body = await first_bytes(answer, self._settings)
         failure = refusal(answer, self._settings, body)
         # An error with the request's own id answers it, whatever the status; one without an id does so only where it
@@ -342,7 +357,7 @@ class HttpTransport:
         try:
             await stream.read(answer, out)
         except NetError as error:
-            failure = net_failure(error, True)
+            failure = net_failure(error, out.started)
         if request.done or out.abandoned:
             return None
         if failure is None and not stream.parser.looks_like_sse and stream.parser.odd_text:
@@ -356,21 +371,24 @@ class HttpTransport:
         return await self._resume(stream, out, request)
 
     async def _resume(self, stream: _Stream, out: Exchange, request: Request) -> Failure | None:
-        tries = 0
+        tries, tries_of = 0, Tries()
+        shortest = FIRST_RESUME
         reason = "the stream ended without the answer"
         while tries < MOST_RESUMES:
-            await asyncio.sleep(stream.wait)
+            await asyncio.sleep(max(stream.wait, shortest))
+            shortest = min(2 * shortest, LONGEST_RESUME)
             before, tries = stream.events, tries + 1
-            session = self._session_id
+            lost = "the session was lost in the middle of it"
+            if out.session != self._session_id:
+                return Failure(kind="broken", reason=lost)
             try:
-                async with self._get(stream.last_id) as answer:
-                    if answer.status == 404 and session is not None:
-                        self._lose_session(session)
-                        return Failure(
-                            kind="broken",
-                            reason="the session was lost in the middle of it",
-                            http=detail_of(answer, self._settings),
-                        )
+                given = await self._settings.headers.get()
+                async with self._get(given, stream.last_id) as answer:
+                    if tries_of.turned_away(answer, given, self._settings.headers, None) is not None:
+                        continue
+                    if answer.status == 404 and out.session is not None:
+                        self._lose_session(out.session)
+                        return Failure(kind="broken", reason=lost, http=detail_of(answer, self._settings))
                     if answer.status != 200 or answer.content_type != EVENT_STREAM:
                         return Failure(
                             kind="broken",
@@ -386,10 +404,10 @@ class HttpTransport:
                 tries = 0
         return Failure(kind="broken", reason=f"{reason}; it was resumed {tries} times in vain")
 
-    def _get(self, last_id: str | None) -> AbstractAsyncContextManager[Answer]:
+    def _get(self, given: Mapping[str, str], last_id: str | None) -> AbstractAsyncContextManager[Answer]:
         settings = self._settings
         headers = {
-            **(settings.headers.at_hand or {}),
+            **given,
             "Accept": EVENT_STREAM,
             "MCP-Protocol-Version": self._revision,
         }
@@ -422,13 +440,15 @@ class HttpTransport:
             await asyncio.wait({self._first}, timeout=FIRST_WAIT)
         stream = _Stream(self, None)
         wait = FIRST_REOPEN
+        tries = Tries()
         while True:
             before, began = stream.events, self._loop.time()
             session = self._session_id
             try:
-                if self._settings.headers.at_hand is None:
-                    await self._settings.headers.get()
-                async with self._get(stream.last_id) as answer:
+                given = await self._settings.headers.get()
+                async with self._get(given, stream.last_id) as answer:
+                    if tries.turned_away(answer, given, self._settings.headers, None) is not None:
+                        continue
                     self._heard_of_listen()
                     if answer.status == 404 and session is not None and self._stream_opened:
                         self._lose_session(session)
@@ -441,6 +461,7 @@ class HttpTransport:
                         if again and stream.last_id is None:
                             self._receiver.may_have_missed()
                         self._hears = True
+                        tries = Tries()
                         await stream.read(answer, None)
             except RedirectRefused:
                 return  # a page to sign in at, or the like: none for us
@@ -495,9 +516,9 @@ class HttpTransport:
                 now = self._loop.time()
                 await see_off(self._exchanges, now + (by - now) / 2)
                 if self._session_id is not None and not self._modern:
-                    given = self._settings.headers.at_hand or {}
                     headers = {
-                        **given,
+                        # Those of last time: nothing of the user's is run any more.
+                        **self._settings.headers.latest,
                         "Mcp-Session-Id": self._session_id,
                         "MCP-Protocol-Version": self._revision,
                     }
@@ -512,7 +533,7 @@ class HttpTransport:
                     ) as answer:
                         _log.debug("the session of %s was ended: HTTP %s", self._shown, answer.status)
         except (*FAILURES, TimeoutError) as error:
-            if asked and (isinstance(error, TimeoutError) or net_failure(error, False).kind == "broken"):
+            if asked and (isinstance(error, TimeoutError) or net_failure(error).kind == "broken"):
                 self._unanswered = ("DELETE",)
             _log.debug("the session of %s was not ended: %r", self._shown, error)
 
@@ -562,6 +583,7 @@ class _Stream:
                     request is not None
                     and request.done
                     and linger is None
+                    and not answer.complete
                     and out is not None
                     and out.task is not None
                 ):

@@ -67,6 +67,11 @@ class HeaderSource:
             return self._known
         return None
 
+    @property
+    def latest(self) -> Mapping[str, str]:
+        """The headers of last time, however old they are; empty if there were none."""
+        return self._fixed if self._known is None else self._known
+
     def secrets(self, url: str) -> Secrets:
         """What must not be shown of requests to a URL with these headers."""
         if not self.dynamic:

@@ -9,9 +9,10 @@ import asyncio
 import atexit
 import contextlib
 import contextvars
+import logging
 import os
 import time
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
@@ -19,7 +20,7 @@ import msgspec
 from .._tasks import TaskOwner
 from ..errors import HttpDetail, MooringsError
 from ..net.addresses import redacted
-from ..net.errors import NetError, RedirectRefused, TooLarge
+from ..net.errors import DialFailed, NetError, ProxyFailed, RedirectRefused, TlsFailed, TooLarge
 from ..wire.http_rules import (
     BODY_KEPT,
     EVENT_STREAM,
@@ -29,8 +30,9 @@ from ..wire.http_rules import (
     judge_refusal,
     judge_unreadable,
     parse_retry_after,
+    redirect_target,
 )
-from .base import Failure, Outgoing
+from .base import Failure, Outgoing, Request
 from .http_headers import HeadersFailed, HeaderSource
 from .http_secrets import Secrets, hidden, hidden_bytes
 
@@ -39,16 +41,18 @@ if TYPE_CHECKING:
     from ..net.exchange import Answer
 
 __all__ = [
-    "DIAL_WAITS",
     "EVENT_STREAM",
     "FAILURES",
     "JSON",
     "Ending",
     "Exchange",
     "HttpSettings",
+    "Tries",
     "detail_of",
     "first_bytes",
     "net_failure",
+    "our_fault",
+    "passes_soon",
     "refusal",
     "retry_after",
     "see_off",
@@ -58,9 +62,15 @@ __all__ = [
 BODY_WITHIN = 2.0
 """Seconds in which the beginning of a body that is no message is read."""
 
+_log = logging.getLogger("moorings")
+
 DIAL_WAITS = (0.1, 0.5)
 """Seconds after which a dial that failed is tried again: nothing was sent, and a server that is just being restarted
 takes no longer. After that the caller is told."""
+MOST_WAITS = 3
+"""How often one request is sent again to a server that is too busy, and says when to come back."""
+SHORTEST_WAIT = 0.1
+"""Seconds before that, at least."""
 
 
 class HttpSettings(msgspec.Struct, frozen=True):
@@ -89,8 +99,12 @@ class Exchange(Outgoing, eq=False, gc=True, weakref=True):
     """One message on its way by a POST of its own."""
 
     size: int = 0
+    waiting: int = 0
+    """Bytes of it that count as waiting to be sent."""
     notice: bool = False
     """True for what no answer is awaited to: a notification, or an answer of ours."""
+    session: str | None = None
+    """The MCP session that it belongs to."""
     task: asyncio.Task[None] | None = None
     abandoned: bool = False
     """True once nobody waits for the answer."""
@@ -98,6 +112,45 @@ class Exchange(Outgoing, eq=False, gc=True, weakref=True):
     def mark(self) -> None:
         """The first byte leaves."""
         self.offset = self.size
+
+
+class Tries:
+    """What one message may be sent again for by itself: all of it before it ran (law 4). Made for each message."""
+
+    __slots__ = ("_asked_again", "_dials", "_waits")
+
+    def __init__(self) -> None:
+        self._dials = 0
+        self._waits = 0
+        self._asked_again = False
+
+    def turned_away(
+        self, answer: Answer, given: Mapping[str, str], headers: HeaderSource, request: Request | None
+    ) -> float | None:
+        """Seconds after which to send it again: with other headers, or as a server that is too busy wants to be asked
+        later and the request's clock has room. None: the answer counts."""
+        status = answer.status
+        if status == 401:
+            if not headers.dynamic or self._asked_again:
+                return None
+            self._asked_again = True
+            headers.forget(given)
+            return 0.0
+        if status not in (429, 503) or request is None or self._waits == MOST_WAITS:
+            return None
+        wait = retry_after(answer)
+        if wait is None or asyncio.get_running_loop().time() + wait >= request.clock.expires:
+            return None
+        self._waits += 1
+        return max(wait, SHORTEST_WAIT)
+
+    def failed(self, error: NetError, out: Exchange) -> float | None:
+        """Seconds after which to dial once more. None: the error counts."""
+        # Nothing of it left: once more, a little later, is no second time.
+        if error.sent or out.started or not passes_soon(error) or self._dials == len(DIAL_WAITS):
+            return None
+        self._dials += 1
+        return DIAL_WAITS[self._dials - 1]
 
 
 def retry_after(answer: Answer) -> float | None:
@@ -174,20 +227,43 @@ FAILURES = (NetError, HeadersFailed, MooringsError)
 """What may come of trying to send: of the way, of the user's headers, of files and settings."""
 
 
-def net_failure(error: Exception, sent: bool) -> Failure:
+def net_failure(error: Exception, started: bool = False) -> Failure:
     """Why a request got no answer, from one of ``FAILURES``: what kind of outcome that is (law 4)."""
     if isinstance(error, MooringsError):
-        return Failure(kind="broken" if sent else "unsent", reason=error.message)
+        return Failure(kind="broken" if started else "unsent", reason=error.message)
     if not isinstance(error, NetError):
         return Failure(kind="unsent", reason=str(error))
     reason = f"{error.reason} ({error.url})"
-    if not (error.sent or sent):
-        return Failure(kind="unsent", reason=reason)
     if isinstance(error, RedirectRefused):
-        return Failure(kind="turned-away", reason=reason)
+        return Failure(
+            kind="turned-away",
+            reason=f"{reason}; it points to {redirect_target(error.url, error.location)}",
+            http=HttpDetail(error.status, error.url),
+        )
+    if not error.sent:
+        # Bytes may have left all the same: to a proxy that wants a login, into a TLS that was refused (NetError.sent).
+        return Failure(kind="unsent", reason=reason)
     if isinstance(error, TooLarge):
         return Failure(kind="invalid", reason=f"{reason}; the cap is a setting (Bounds.max_message)")
     return Failure(kind="broken", reason=reason)
+
+
+def our_fault(fault: Exception, out: Exchange) -> Failure:
+    """What becomes of a message that a fault in Moorings struck."""
+    _log.error("a fault in Moorings, while a message was sent", exc_info=fault)
+    return Failure(
+        kind="broken" if out.started else "unsent", reason=f"a fault in Moorings: {type(fault).__name__}"
+    )
+
+
+def passes_soon(error: NetError) -> bool:
+    """Whether a dial that failed may do better a moment later: not what a person must mend, nor what took all the time
+    it was given."""
+    if isinstance(error, TlsFailed):
+        return error.kind == "handshake"
+    if isinstance(error, ProxyFailed):
+        return error.status is None or error.status >= 500
+    return isinstance(error, DialFailed) and error.kind != "address"
 
 
 class Ending:

@@ -15,6 +15,8 @@ from urllib.parse import urljoin
 from .._tasks import TaskOwner, outlast, put_back_cancellation
 from ..errors import HttpDetail
 from ..net.addresses import origin, redacted
+from ..net.errors import NetError
+from ..wire.http_rules import first_words
 from ..wire.sse import EventParser, OversizeEvent
 from .base import Closed, Failure, OutboxFull, Outgoing, Receiver, Request, StopRecord
 from .http_parts import (
@@ -24,11 +26,14 @@ from .http_parts import (
     Ending,
     Exchange,
     HttpSettings,
+    Tries,
     first_bytes,
     net_failure,
+    our_fault,
     refusal,
     see_off,
 )
+from .http_secrets import hidden_bytes
 
 if TYPE_CHECKING:
     from ..net.client import HttpClient
@@ -69,6 +74,11 @@ class LegacySseTransport:
         self._ending.begin(self)
         self._owner.start(self._listen(), name="listen", context=self._settings.context)
 
+    @property
+    def knows_where(self) -> bool:
+        """True once the stream has said where to send to."""
+        return self._endpoint.done()
+
     def settled(self, revision: str, *, modern: bool) -> None:
         self._revision = revision
 
@@ -78,26 +88,34 @@ class LegacySseTransport:
         settings = self._settings
         reason = "closed its event stream"
         try:
-            headers = {**(await settings.headers.get()), "Accept": EVENT_STREAM}
             async with asyncio.timeout(settings.connect) as opening:
-                async with self._client.send(
-                    "GET",
-                    settings.url,
-                    headers=headers,
-                    first_byte=settings.first_byte,
-                    idle=settings.idle,
-                    redirects="same-origin" if settings.redirects else "none",
-                ) as answer:
-                    if answer.status != 200 or answer.content_type != EVENT_STREAM:
-                        failure = refusal(answer, self._settings, await first_bytes(answer, self._settings))
-                        self.problem = failure.http
-                        reason = f"gave no event stream: {failure.reason}"
-                    else:
-                        reason = await self._read(answer, opening) or reason
+                tries = Tries()
+                while True:
+                    given = await settings.headers.get()
+                    async with self._client.send(
+                        "GET",
+                        settings.url,
+                        headers={**given, "Accept": EVENT_STREAM},
+                        first_byte=settings.first_byte,
+                        idle=settings.idle,
+                        redirects="same-origin" if settings.redirects else "none",
+                    ) as answer:
+                        if tries.turned_away(answer, given, settings.headers, None) is not None:
+                            continue
+                        if answer.status != 200 or answer.content_type != EVENT_STREAM:
+                            failure = refusal(answer, settings, await first_bytes(answer, settings))
+                            self.problem = failure.http
+                            reason = f"gave no event stream: {failure.reason}"
+                        else:
+                            reason = await self._read(answer, opening) or reason
+                    break
         except TimeoutError:
             reason = f"did not say where to send to within {settings.connect:g} s (Bounds.connect)"
         except FAILURES as error:
-            reason = f"could not be listened to: {net_failure(error, False).reason}"
+            reason = f"could not be listened to: {net_failure(error).reason}"
+        except Exception as fault:  # boundary: a fault of ours must not leave a connection that never ends
+            _log.exception("a fault in Moorings, on the stream of %s", redacted(settings.url))
+            reason = f"could not be listened to: a fault in Moorings: {fault!r}"
         self._end(reason)
 
     async def _read(self, answer: Answer, opening: asyncio.Timeout) -> str | None:
@@ -122,13 +140,21 @@ class LegacySseTransport:
                 elif event.data:
                     self._receiver.message(event.data)
         if not parser.looks_like_sse and parser.odd_text:
-            return f"gave a stream that holds no events; it begins {parser.odd_text[:300]!r}"
+            said = hidden_bytes(parser.odd_text, self._settings.secrets())
+            return f"gave a stream that holds no events; it begins: {first_words(said)}"
         return None
 
     def _end(self, reason: str) -> None:
         if not self._over:
             self._over = True
-            self._receiver.closed(Closed(reason))
+            self._receiver.closed(Closed(reason, http=self.problem))
+
+    async def prepare(self) -> None:
+        """Load what is loaded late, and make the TLS context: that is not the server's time. Faults show on sending."""
+        try:
+            await self._client.prepare(self._settings.url)
+        except FAILURES as error:
+            _log.debug("%s: %r", redacted(self._settings.url), error)
 
     # Out
 
@@ -147,36 +173,52 @@ class LegacySseTransport:
 
     async def _exchange(self, out: Exchange, request: Request | None) -> None:
         failure: Failure | None = None
-        settings = self._settings
         try:
-            url = await asyncio.shield(self._endpoint)
-            headers = {
-                **(await settings.headers.get()),
-                "Content-Type": JSON,
-                "Accept": f"{JSON}, {EVENT_STREAM}",
-            }
-            if self._revision:
-                headers["MCP-Protocol-Version"] = self._revision
-            async with self._client.send(
-                "POST",
-                url,
-                headers=headers,
-                body=out.frame,
-                first_byte=settings.first_byte,
-                idle=settings.idle,
-                on_sent=out.mark,
-                redirects="same-origin" if settings.redirects else "none",
-            ) as answer:
-                if not 200 <= answer.status < 300:
-                    failure = refusal(answer, self._settings, await first_bytes(answer, self._settings))
+            failure = await self._post(out, request)
         except FAILURES as error:
             failure = net_failure(error, out.started)
+        except Exception as fault:  # boundary: a fault of ours must not leave its caller waiting
+            failure = our_fault(fault, out)
         finally:
             self._exchanges.discard(out)
             self._queued -= out.size
             out.task = None
         if failure is not None and request is not None and not request.done and not out.abandoned:
             self._receiver.request_failed(request.id, failure)
+
+    async def _post(self, out: Exchange, request: Request | None) -> Failure | None:
+        """Send it; returns why it was not taken."""
+        settings = self._settings
+        url = await asyncio.shield(self._endpoint)
+        tries = Tries()
+        while True:
+            given = await settings.headers.get()
+            headers = {**given, "Content-Type": JSON, "Accept": f"{JSON}, {EVENT_STREAM}"}
+            if self._revision:
+                headers["MCP-Protocol-Version"] = self._revision
+            try:
+                async with self._client.send(
+                    "POST",
+                    url,
+                    headers=headers,
+                    body=out.frame,
+                    first_byte=settings.first_byte,
+                    idle=settings.idle,
+                    on_sent=out.mark,
+                    redirects="same-origin" if settings.redirects else "none",
+                ) as answer:
+                    if 200 <= answer.status < 300:
+                        return None
+                    pause = tries.turned_away(answer, given, settings.headers, request)
+                    if pause is None:
+                        return refusal(answer, settings, await first_bytes(answer, settings))
+            except NetError as error:
+                pause = tries.failed(error, out)
+                if pause is None:
+                    raise
+            # It has not been sent, so far.
+            out.offset = 0
+            await asyncio.sleep(pause)
 
     def withdraw(self, outgoing: Outgoing) -> bool:
         if outgoing.offset:

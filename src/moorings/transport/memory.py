@@ -12,6 +12,7 @@ import asyncio
 import contextvars
 import logging
 import threading
+from asyncio import _get_running_loop
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
@@ -100,6 +101,9 @@ class MemoryTransport:
         self._waiting -= len(outgoing.frame)
         return True
 
+    async def prepare(self) -> None:
+        """All is there."""
+
     def let_go(self, outgoing: Outgoing) -> bool:
         return False
 
@@ -131,6 +135,9 @@ class MemoryTransport:
         self._soon(self._end, Closed(reason, exit_code, stderr))
 
     def post(self, function: Callable[[], object]) -> None:
+        if _get_running_loop() is self._loop:
+            self._if_open(function)
+            return
         try:
             self._loop.call_soon_threadsafe(self._if_open, function, context=self._context)
         except RuntimeError:
@@ -170,7 +177,9 @@ class MemoryTransport:
             except Exception:  # boundary: the object is not ours, and this is its end in any case
                 _log.exception("the in-process server failed at its end")
         for task in self._running:
-            task.cancel()
+            # One that was cancelled already is putting its things away: that is not to be interrupted.
+            if not task.cancelling():
+                task.cancel()
 
     # What a session and its owner want besides
 

@@ -197,6 +197,9 @@ class StdioTransport:
     def withdraw(self, outgoing: Outgoing) -> bool:
         return self._stdin.withdraw(outgoing) if self._stdin is not None else not outgoing.started
 
+    async def prepare(self) -> None:
+        """All is there."""
+
     def let_go(self, outgoing: Outgoing) -> bool:
         return False
 

@@ -14,6 +14,8 @@ CACHEABLE = frozenset(
         "resources/list",
         "resources/templates/list",
         "resources/read",
+        "skills/list",
+        "skills/get",
     )
 )
 """Methods whose complete results say how long they are fresh."""

@@ -21,6 +21,7 @@ __all__ = [
     "LATEST_MODERN",
     "MODERN_REVISIONS",
     "MRTR_METHODS",
+    "SKILLS",
     "TASKS",
     "EXTENSIONS",
     "Era",
@@ -65,7 +66,9 @@ MRTR_METHODS = frozenset(("tools/call", "resources/read", "prompts/get"))
 TASKS = "io.modelcontextprotocol/tasks"
 """The extension by which a call may be answered with a task."""
 _TASK_METHODS = frozenset(("tools/call",))
-EXTENSIONS = frozenset((TASKS,))
+SKILLS = "io.modelcontextprotocol/skills"
+"""The extension by which a server lists skills; their files are resources."""
+EXTENSIONS = frozenset((TASKS, SKILLS))
 """Those that Moorings speaks, and so declares."""
 
 _HANDSHAKE_ONLY = frozenset(

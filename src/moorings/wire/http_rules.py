@@ -27,6 +27,8 @@ __all__ = [
     "EVENT_STREAM",
     "JSON",
     "MAX_RETRY_AFTER",
+    "SECRET",
+    "TURNED_AWAY",
     "Fault",
     "FaultKind",
     "ProbeKind",
@@ -40,6 +42,7 @@ __all__ = [
     "may_be_legacy_sse",
     "media_type",
     "parse_retry_after",
+    "redirect_target",
     "rpc_error_in",
     "safe_url",
     "secrets_of_url",
@@ -57,11 +60,14 @@ SHOWN = 300
 MAX_RETRY_AFTER = 86_400.0
 """Seconds: the longest wait that is believed."""
 
+TURNED_AWAY = frozenset((401, 403, 407, 429))
+"""Statuses that say that the message did not run, whatever stands in the body."""
+
 _UNSEEN = frozenset(("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"))
 """Categories of characters that are not shown: what moves a cursor, turns the text around, or cannot be seen."""
 
 _SECONDS = re.compile(r"[0-9]{1,15}(?:\.[0-9]{0,9})?")
-_SECRET = 6
+SECRET = 6
 """Characters from which on a part of a URL is looked for in what is shown."""
 _TOKEN_LIKE = re.compile(r"(?=[^/]*[0-9])[\w.~%=+:@-]{20,}")
 
@@ -156,10 +162,11 @@ def secrets_of_url(url: str) -> list[str]:
         return []
     found.update(value.partition("=")[2] for value in parts.query.split("&"))
     found.update(part for part in parts.path.split("/") if _TOKEN_LIKE.fullmatch(part))
-    return sorted((each for each in found if len(each) >= _SECRET), key=len, reverse=True)
+    return sorted((each for each in found if len(each) >= SECRET), key=len, reverse=True)
 
 
-def _target(url: str, location: str) -> str:
+def redirect_target(url: str, location: str) -> str:
+    """Where a redirect points to, for errors."""
     try:
         return safe_url(urljoin(url, location))
     except ValueError:
@@ -372,7 +379,7 @@ def judge_refusal(
     found = rpc_error_in(body) if status >= 400 else None
     kind = _refusal_kind(status, media_type(content_type), body, retry_after)
     if kind is FaultKind.REDIRECT and location:
-        extra = f"it points to {_target(url, location)}"
+        extra = f"it points to {redirect_target(url, location)}"
     elif found is not None:
         said = first_words(found[1].message.encode("utf-8", "replace"), secrets=secrets_of_url(url))
         extra = f"it says: {said} ({found[1].code})"

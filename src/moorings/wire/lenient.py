@@ -147,10 +147,10 @@ class _Reader:
             return {
                 name: self.value(part, inner, "", f"{where}.{_short(name)}") for name, part in parts.items()
             }
+        lists = [choice for choice in choices if get_origin(choice) is list]
+        if lists and _first(raw) == "[":
+            return self.read_list(raw, get_args(lists[0])[0], key, where)
         if _is_blocks(choices):
-            lists = [choice for choice in choices if get_origin(choice) is list]
-            if lists and _first(raw) == "[":
-                return self.read_list(raw, get_args(lists[0])[0], key, where)
             return self.read_block(raw, choices, where)
         if isinstance(want, type) and issubclass(want, Struct):
             return self.read_struct(raw, want, where)
@@ -342,9 +342,10 @@ def _short(text: str) -> str:
 
 
 def _named(raw: Raw) -> str:
-    """`` 'name'`` of an item that has one, for a problem's text."""
+    """`` 'name'`` of an item that has one, or its URI, for a problem's text."""
     try:
-        name = _any.decode(_parts.decode(raw)["name"])
+        parts = _parts.decode(raw)
+        name = _any.decode(parts["name" if "name" in parts else "uri"])
     except (msgspec.DecodeError, RecursionError, KeyError):
         return ""
     return f" {_short(name)}" if isinstance(name, str) and name else ""

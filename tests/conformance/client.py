@@ -1,0 +1,191 @@
+"""The client that the MCP conformance suite drives: one run, one scenario, on the public door of Moorings alone.
+
+The suite starts ``python client.py URL`` with the scenario's name in MCP_CONFORMANCE_SCENARIO. A check that nothing
+exercises is SKIPPED, which looks green, so each scenario here does all that its checks look for:
+
+    initialize                            be initialized; the probe before it is answered 200 with an empty result
+    tools_call                            list, then ``add_numbers`` with two numbers
+    elicitation-sep1034-client-defaults   the tool asks on the listening GET stream; accept with the defaults
+    sse-retry                             the answer stream ends after a priming event; it is resumed after ``retry`` ms
+    request-metadata                      declare roots, sampling and elicitation; ask again after -32022
+    sep-2322-client-request-state         four tools; the unrelated one is called while a question is open; one
+                                          result has no ``resultType``
+    http-standard-headers                 tools, resources and prompts are listed and used; ``initialize`` and
+                                          ``notifications/initialized`` too, as raw messages
+    http-custom-headers                   the calls that MCP_CONFORMANCE_CONTEXT lists
+    http-invalid-tool-headers             call whatever is listed
+    json-schema-ref-no-deref              list
+    json-schema-2020-12-preservation      give the schema of one tool to the other, as it came
+    sep-2640-client-no-prefetch           ``skills/list``, and no read
+    sep-2640-client-verify-*              ``skills/list``, read SKILL.md, verify, and go no further
+
+Imports are few on purpose: the suite starts all scenarios at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from moorings import (
+    AsyncHost,
+    CreateMessageResult,
+    ElicitResult,
+    Handlers,
+    HttpServer,
+    Root,
+    SkillMismatch,
+    TextContent,
+)
+
+S = "server"
+PATIENCE = 30.0
+
+Scenario = Callable[[AsyncHost], Awaitable[None]]
+
+
+class Questions:
+    """Answers what servers ask. A form is accepted with its defaults, once ``may_answer`` is set."""
+
+    def __init__(self) -> None:
+        self.may_answer = asyncio.Event()
+        self.may_answer.set()
+        self.asked = asyncio.Event()
+
+    async def elicit(self, server: str, question: Any) -> ElicitResult:
+        self.asked.set()
+        await self.may_answer.wait()
+        fields = question.requested_schema.get("properties", {})
+        return ElicitResult("accept", {name: part.get("default", True) for name, part in fields.items()})
+
+    async def sample(self, server: str, question: Any) -> CreateMessageResult:
+        return CreateMessageResult(content=TextContent("well"), model="none")
+
+
+QUESTIONS = Questions()
+
+
+async def call(host: AsyncHost, tool: str, arguments: dict[str, Any] | None = None) -> str:
+    result = await host.call((S, tool), arguments or {}, timeout=PATIENCE)
+    assert not result.is_error, result
+    return result.text
+
+
+async def lists(host: AsyncHost) -> None:
+    await host.tools(servers=[S])
+
+
+async def tools_call(host: AsyncHost) -> None:
+    await host.tools(servers=[S])
+    assert "8" in await call(host, "add_numbers", {"a": 5, "b": 3})
+
+
+async def elicitation_defaults(host: AsyncHost) -> None:
+    assert "completed" in await call(host, "test_client_elicitation_defaults")
+
+
+async def sse_retry(host: AsyncHost) -> None:
+    assert "successfully" in await call(host, "test_reconnection")
+
+
+async def request_state(host: AsyncHost) -> None:
+    await host.tools(servers=[S])
+    QUESTIONS.may_answer.clear()
+    asking = asyncio.ensure_future(call(host, "test_mrtr_echo_state"))
+    asked = asyncio.ensure_future(QUESTIONS.asked.wait())
+    await asyncio.wait({asking, asked}, return_when=asyncio.FIRST_COMPLETED)
+    assert await call(host, "test_mrtr_unrelated") == "unrelated-ok"
+    QUESTIONS.may_answer.set()
+    assert await asking == "echo-state-ok"
+    assert await call(host, "test_mrtr_no_state") == "no-state-ok"
+    assert await call(host, "test_mrtr_no_result_type") == "no-result-type-test-ok"
+
+
+async def standard_headers(host: AsyncHost) -> None:
+    for tool in await host.tools(servers=[S]):
+        await call(host, tool.tool.name)
+    for each in await host.resources(servers=[S]):
+        await host.read_resource(each.resource.uri, server=S, timeout=PATIENCE)
+    for prompt in await host.prompts(servers=[S]):
+        await host.get_prompt(prompt.name, timeout=PATIENCE)
+    # The scenario looks at the headers of these two as well, which a client of this era sends only if told to.
+    info = {"name": "moorings-conformance", "version": "1"}
+    version = os.environ.get("MCP_CONFORMANCE_PROTOCOL_VERSION", "2026-07-28")
+    params = {"protocolVersion": version, "capabilities": {}, "clientInfo": info}
+    await host.request(S, "initialize", params, timeout=PATIENCE, any_era=True)
+    await host.notify(S, "notifications/initialized")
+
+
+async def custom_headers(host: AsyncHost) -> None:
+    await host.tools(servers=[S])
+    for each in json.loads(os.environ["MCP_CONFORMANCE_CONTEXT"])["toolCalls"]:
+        await call(host, each["name"], each["arguments"])
+
+
+async def invalid_tool_headers(host: AsyncHost) -> None:
+    for tool in await host.tools(servers=[S]):
+        fields = tool.input_schema.get("properties", {})
+        await call(host, tool.tool.name, dict.fromkeys(fields, "somewhere"))
+
+
+async def schema_preservation(host: AsyncHost) -> None:
+    tools = {tool.tool.name: tool for tool in await host.tools(servers=[S])}
+    focal = next(tool for name, tool in tools.items() if name != "json_schema_echo")
+    await call(host, "json_schema_echo", {"schema": focal.input_schema})
+
+
+# --- skills ---------------------------------------------------------------------------------------
+
+
+async def skills_listed(host: AsyncHost) -> None:
+    assert await host.skills(S, timeout=PATIENCE)
+
+
+async def skills_verified(host: AsyncHost) -> None:
+    for skill in await host.skills(S, timeout=PATIENCE):
+        try:
+            for file in skill.resources:
+                await host.read_skill(skill, file.uri, timeout=PATIENCE)
+        except SkillMismatch as error:
+            print(error, file=sys.stderr)
+            return
+    raise AssertionError("a skill that was tampered with was taken")
+
+
+SCENARIOS: dict[str, Scenario] = {
+    "initialize": lists,
+    "tools_call": tools_call,
+    "elicitation-sep1034-client-defaults": elicitation_defaults,
+    "sse-retry": sse_retry,
+    "request-metadata": lists,
+    "sep-2322-client-request-state": request_state,
+    "http-standard-headers": standard_headers,
+    "http-custom-headers": custom_headers,
+    "http-invalid-tool-headers": invalid_tool_headers,
+    "json-schema-ref-no-deref": lists,
+    "json-schema-2020-12-preservation": schema_preservation,
+    "sep-2640-client-no-prefetch": skills_listed,
+    "sep-2640-client-verify-digest": skills_verified,
+    "sep-2640-client-verify-size": skills_verified,
+    "sep-2640-client-verify-frontmatter": skills_verified,
+}
+
+
+async def main(url: str) -> None:
+    name = os.environ["MCP_CONFORMANCE_SCENARIO"]
+    scenario = SCENARIOS.get(name)
+    if scenario is None:
+        sys.exit(f"no scenario {name!r} here")
+    handlers = Handlers(elicit=QUESTIONS.elicit, sample=QUESTIONS.sample, roots=(Root("file:///tmp"),))
+    host = AsyncHost({S: HttpServer(url=url)}, handlers=handlers, state_dir=False)
+    async with host:
+        await host.wait_ready(PATIENCE)
+        await scenario(host)
+
+
+if __name__ == "__main__":
+    asyncio.run(main(sys.argv[-1]))

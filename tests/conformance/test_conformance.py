@@ -1,0 +1,38 @@
+"""Every client scenario of the MCP conformance suite that needs no authorization, alone; and all of them at once.
+
+What is demanded stands in ``run.py``, what the client does in ``client.py``.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import moorings
+from tests.conformance.run import RUNS, SCENARIOS, alone, ours, together
+
+pytestmark = [
+    pytest.mark.real,
+    pytest.mark.conformance,
+    pytest.mark.skipif(not hasattr(moorings, "HttpServer"), reason="there is no transport over HTTP yet"),
+]
+
+
+PAIRS = [(name, run) for name, runs in SCENARIOS.items() for run in runs]
+
+
+@pytest.mark.parametrize(("scenario", "run"), PAIRS, ids=[f"{name}-{run}" for name, run in PAIRS])
+def test_alone(scenario: str, run: str, tmp_path: Path) -> None:
+    outcome = alone(scenario, run, ours(), tmp_path)
+    assert not outcome.unmet(), "\n".join([*outcome.unmet(), outcome.stderr])
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize("run", RUNS)
+def test_all_at_once(run: str, tmp_path: Path) -> None:
+    outcomes, _ = together(run, ours(), tmp_path)
+    assert set(outcomes) == {name for name, runs in SCENARIOS.items() if run in runs}
+    unmet = {name: outcome.unmet() for name, outcome in outcomes.items() if outcome.unmet()}
+    assert not unmet
