@@ -65,7 +65,8 @@ async def start_failure(url: str, **spec: Any) -> StartError:
         readiness = await host.wait_ready()
         status = host.status()["s"]
         error = status.last_error
-        assert isinstance(error, StartError), readiness
+        # Not a subclass: it neither died, nor was there a command.
+        assert type(error) is StartError, readiness
         shown = [str(error), repr(error), repr(readiness), repr(status), repr(host.server("s"))]
         assert not [secret for secret in secrets for text in shown if secret in text], shown
         return error

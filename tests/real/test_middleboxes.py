@@ -247,12 +247,29 @@ async def test_http_sse_through_nginx(tmp_path: Path) -> None:
                 assert host.status()["s"].generation == 1
 
 
+async def test_a_start_of_http_sse_behind_a_502_names_it(tmp_path: Path) -> None:
+    async with HttpFaults(era="sse") as server:
+        await server.stop_listening()
+        with nginx(server.port, tmp_path, buffering=False) as box:
+            spec = HttpServer(url=box.origin + "/sse", transport="sse", bounds=Bounds(cooldown=0.0))
+            async with asyncio.timeout(30), AsyncHost({"s": spec}, state_dir=False) as host:
+                readiness = await host.wait_ready()
+                assert "502 Bad Gateway" in readiness.failed["s"]
+                error = host.status()["s"].last_error
+                assert type(error) is StartError
+                assert error.http is not None
+                assert (error.http.status, error.http.url) == (502, box.origin + "/sse")
+                await server.listen()
+                assert await text(host, "echo", arguments={"text": "up"}) == "up"
+
+
 async def test_http_sse_that_nginx_holds_back_is_told_in_time(tmp_path: Path) -> None:
     async with HttpFaults(era="sse") as server:
         with nginx(server.port, tmp_path) as box, within(1 + SLACK, 1.0):
             async with host_of(box, "sse", connect=1.0) as host:
                 readiness = await host.wait_ready()
-                assert "1 s" in readiness.failed["s"]
+                assert "its event stream did not say where to send to" in readiness.failed["s"]
+                assert "of 1 s allowed" in readiness.failed["s"]
 
 
 @pytest.mark.parametrize("version", ["TLSv1.2", "TLSv1.3"])

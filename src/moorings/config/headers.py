@@ -91,7 +91,9 @@ def checked_headers(headers: Any, what: str = "headers") -> dict[str, str]:
         if reason is None and (other := same_name(name, result)) is not None:
             reason = f"{other!r} is the same header"
         if reason is not None:
-            raise MisuseError(f"{what}[{shown(name)}]: {reason}")
+            # What a function gives for a name, and is none, may be the secret itself.
+            label = shown(name) if what == "headers" or _TOKEN.fullmatch(name) else "…"
+            raise MisuseError(f"{what}[{label}]: {reason}")
         value = value.strip(" \t")
         result[name] = _TWICE_BEARER.sub(r"\1 ", value, count=1) if name.lower() == "authorization" else value
     return result

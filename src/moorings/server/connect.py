@@ -22,7 +22,16 @@ from ..wire.http_rules import may_be_legacy_sse
 if TYPE_CHECKING:
     from ..net.shared import SharedNet
 
-__all__ = ["Around", "connect", "kind_of_http", "may_be_legacy", "may_die_of_probe", "start", "was_guessed"]
+__all__ = [
+    "Around",
+    "awaited",
+    "connect",
+    "kind_of_http",
+    "may_be_legacy",
+    "may_die_of_probe",
+    "start",
+    "was_guessed",
+]
 
 
 class Around(Protocol):
@@ -109,6 +118,16 @@ def may_be_legacy(spec: ServerSpec, error: StartError) -> bool:
 def was_guessed(spec: ServerSpec, transport: Transport | None) -> bool:
     """Whether HTTP+SSE was chosen because it is what is remembered, so that another way may be right by now (F9.6)."""
     return isinstance(spec, HttpServer) and spec.transport == "auto" and kind_of_http(transport) == "sse"
+
+
+def awaited(transport: Transport | None) -> str:
+    """What a start that took too long had been waiting for."""
+    if kind_of_http(transport) == "sse":
+        from ..transport.legacy_sse import LegacySseTransport
+
+        if isinstance(transport, LegacySseTransport) and not transport.knows_where:
+            return "its event stream did not say where to send to"
+    return "no answer to the first messages"
 
 
 def kind_of_http(transport: Transport | None) -> str:

@@ -259,16 +259,20 @@ class Life:
             return StartError(f"its start was interrupted by {error!r}", server=self.name)
         raise error
 
-    def _death(self) -> ServerDied:
+    def _death(self) -> StartError:
         assert self._died is not None
         how = msgspec.structs.replace(self._died, stderr_tail="")
-        return ServerDied(
+        # A server that is an address did not die if it was never reached.
+        kind = StartError if self.negotiated is None and connect.kind_of_http(self._transport) else ServerDied
+        died = kind(
             describe(how),
             server=self.name,
             exit_code=self._died.exit_code,
             stderr_tail=self._died.stderr_tail,
             fix="see the last lines of its stderr" if self._died.stderr_tail.strip() else None,
         )
+        died.http = self._died.http
+        return died
 
     # The start
 
@@ -309,12 +313,14 @@ class Life:
         who = "it" if self.pid is None else f"it (pid {self.pid})"
         how_far = "it was not spawned" if self._transport is None else f"{who} did not finish its start"
         return StartTimeout(
-            f"{how_far}: no answer to the first messages",
+            f"{how_far}: {connect.awaited(self._transport)}",
             server=self.name,
             elapsed=self._loop.time() - began,
             allowed=self.spec.bounds.connect,
             stderr_tail=self._tail(),
-            fix="start it by hand to see what it waits for, or give it more time (Bounds.connect)",
+            fix="see whether something in between holds its answers back, or give it more time (Bounds.connect)"
+            if connect.kind_of_http(self._transport)
+            else "start it by hand to see what it waits for, or give it more time (Bounds.connect)",
         )
 
     def _tail(self) -> str:

@@ -35,6 +35,8 @@ class Closed(msgspec.Struct, frozen=True):
     exit_code: int | None = None
     """Exit code of the process, negative for a signal; None if it is alive or this is not known."""
     stderr_tail: str = ""
+    http: HttpDetail | None = None
+    """The HTTP answer that was the cause, if one was."""
 
 
 class StopRecord(msgspec.Struct, frozen=True, kw_only=True):

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 from .._tasks import TaskOwner, outlast, put_back_cancellation
 from ..net.addresses import redacted
-from ..net.errors import NetError
+from ..net.errors import NetError, RedirectRefused
 from ..wire.eras import LATEST_MODERN
 from ..wire.headers import standard_headers
 from ..wire.http_rules import Reading, how_to_read
@@ -306,7 +306,7 @@ class HttpTransport:
         if reading is Reading.DONE:
             return None
         if request is None:
-            failure = refusal(answer, await first_bytes(answer, self._settings.headers))
+            failure = refusal(answer, self._settings, await first_bytes(answer, self._settings))
             if answer.status == 404:
                 self._lose_session(session)
             return failure
@@ -316,13 +316,9 @@ class HttpTransport:
             body = await answer.read(self._settings.max_message)
             if body[:1] == b"{" or body.lstrip()[:1] in (b"{", b"["):
                 self._receiver.message(body, request.id)
-            return (
-                None
-                if request.done or out.abandoned
-                else unreadable(answer, bytes(body), self._settings.headers)
-            )
-        body = await first_bytes(answer, self._settings.headers)
-        failure = refusal(answer, body)
+            return None if request.done or out.abandoned else unreadable(answer, self._settings, bytes(body))
+        body = await first_bytes(answer, self._settings)
+        failure = refusal(answer, self._settings, body)
         # An error with the request's own id answers it, whatever the status; one without an id does so only where it
         # cannot mean that the session is lost, which servers say in many ways (F5.2).
         forgotten = session is not None and 400 <= answer.status < 500 and answer.status not in NOT_LOST
@@ -365,10 +361,12 @@ class HttpTransport:
         if request.done or out.abandoned:
             return None
         if failure is None and not stream.parser.looks_like_sse and stream.parser.odd_text:
-            return unreadable(answer, stream.parser.odd_text, self._settings.headers)
+            return unreadable(answer, self._settings, stream.parser.odd_text)
         if self._modern or stream.last_id is None or (failure is not None and failure.kind == "invalid"):
             return failure or Failure(
-                kind="broken", reason="the stream ended without the answer", http=detail_of(answer)
+                kind="broken",
+                reason="the stream ended without the answer",
+                http=detail_of(answer, self._settings),
             )
         return await self._resume(stream, out, request)
 
@@ -390,12 +388,12 @@ class HttpTransport:
                         continue
                     if answer.status == 404 and out.session is not None:
                         self._lose_session(out.session)
-                        return Failure(kind="broken", reason=lost, http=detail_of(answer))
+                        return Failure(kind="broken", reason=lost, http=detail_of(answer, self._settings))
                     if answer.status != 200 or answer.content_type != EVENT_STREAM:
                         return Failure(
                             kind="broken",
                             reason=f"{reason}, and it is not resumed (HTTP {answer.status})",
-                            http=detail_of(answer),
+                            http=detail_of(answer, self._settings),
                         )
                     await stream.read(answer, out)
             except NetError as error:
@@ -465,6 +463,8 @@ class HttpTransport:
                         self._hears = True
                         tries = Tries()
                         await stream.read(answer, None)
+            except RedirectRefused:
+                return  # a page to sign in at, or the like: none for us
             except FAILURES as error:
                 self._heard_of_listen()
                 _log.debug("the stream of %s broke: %s", self._shown, error)

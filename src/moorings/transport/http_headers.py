@@ -9,18 +9,20 @@ from __future__ import annotations
 import asyncio
 import inspect
 import threading
+from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from .._tasks import TaskOwner, run_in_thread
 from ..config.headers import checked_headers, read_headers_output
 from ..errors import MisuseError, MooringsError
-from ..wire.http_rules import SECRET
+from .http_secrets import Secrets, secrets_of
 
 __all__ = ["KEPT", "HeaderFunction", "HeaderSource", "HeadersFailed"]
 
 HeaderFunction = Callable[[], "Mapping[str, str] | Awaitable[Mapping[str, str]]"]
 
+REMEMBERED = 4
 KEPT = 300.0
 """Seconds for which headers are kept that a function or a command gave."""
 
@@ -47,6 +49,8 @@ class HeaderSource:
         self._left: set[threading.Thread] = set()
         self._run: asyncio.Task[dict[str, str]] | None = None
         self._known: dict[str, str] | None = None
+        self._given: deque[dict[str, str]] = deque(maxlen=REMEMBERED)
+        """What was given of late: a server may still repeat it."""
         self._until = 0.0
 
     @property
@@ -68,12 +72,14 @@ class HeaderSource:
         """The headers of last time, however old they are; empty if there were none."""
         return self._fixed if self._known is None else self._known
 
-    def secrets(self) -> list[str]:
-        """What of the headers must not be shown where a server repeats it; the longest first."""
-        values = self.latest.values()
-        # Of `Bearer TOKEN` the token as well.
-        parts = {*values, *(value.rpartition(" ")[2] for value in values)}
-        return sorted((part for part in parts if len(part) >= SECRET), key=len, reverse=True)
+    def secrets(self, url: str) -> Secrets:
+        """What must not be shown of requests to a URL with these headers."""
+        if not self.dynamic:
+            return secrets_of(self._fixed, url)
+        every = [self._fixed, *self._given]
+        return tuple(
+            sorted({each for given in every for each in secrets_of(given, url)}, key=len, reverse=True)
+        )
 
     def forget(self, used: Mapping[str, str]) -> None:
         """A server turned these away: the next request asks anew. Nothing, if that has been done since."""
@@ -121,6 +127,7 @@ class HeaderSource:
                 else repr(type(error))
             )
             raise HeadersFailed(f"{what} failed: {told}") from error
+        self._given.append(found)
         self._known, self._until = found, asyncio.get_running_loop().time() + KEPT
         return found
 

@@ -31,10 +31,10 @@ from ..wire.http_rules import (
     judge_unreadable,
     parse_retry_after,
     redirect_target,
-    secrets_of,
 )
 from .base import Failure, Outgoing, Request
 from .http_headers import HeadersFailed, HeaderSource
+from .http_secrets import Secrets, hidden, hidden_bytes
 
 if TYPE_CHECKING:
     from ..net.client import HttpClient
@@ -57,7 +57,6 @@ __all__ = [
     "retry_after",
     "see_off",
     "unreadable",
-    "veiled",
 ]
 
 BODY_WITHIN = 2.0
@@ -90,6 +89,10 @@ class HttpSettings(msgspec.Struct, frozen=True):
     """What tasks of the transport run in: not that of the call that happened to send."""
     leave: Callable[[], Awaitable[None]]
     """Called once at the end: the client is not used any more."""
+
+    def secrets(self) -> Secrets:
+        """What of our requests must not be shown, where a server repeats it."""
+        return self.headers.secrets(self.url)
 
 
 class Exchange(Outgoing, eq=False, gc=True, weakref=True):
@@ -155,28 +158,22 @@ def retry_after(answer: Answer) -> float | None:
     return parse_retry_after(answer.headers.get("Retry-After"), time.time())
 
 
-def detail_of(answer: Answer, excerpt: str = "") -> HttpDetail:
+def detail_of(answer: Answer, settings: HttpSettings, excerpt: str = "") -> HttpDetail:
     """What an error tells of an answer."""
+    secrets = settings.secrets()
     headers: Any = answer.headers
     return HttpDetail(
         status=answer.status,
         url=redacted(answer.url),
         excerpt=excerpt,
         retry_after=retry_after(answer),
-        challenges=tuple(headers.getall("WWW-Authenticate", ())),
+        challenges=tuple(hidden(each, secrets) for each in headers.getall("WWW-Authenticate", ())),
     )
 
 
-def veiled(body: bytes, url: str, headers: HeaderSource) -> bytes:
-    """A body fit for errors: without the secrets of its URL and of the user's headers, where it repeats them."""
-    for secret in (*secrets_of(url), *headers.secrets()):
-        body = body.replace(secret.encode("utf-8", "surrogateescape"), b"\xe2\x80\xa6")
-    return body
-
-
-async def first_bytes(answer: Answer, headers: HeaderSource) -> bytes:
-    """The beginning of a body that is no message, fit for errors: it may be long, slow, or broken off, and all of that
-    is fine."""
+async def first_bytes(answer: Answer, settings: HttpSettings) -> bytes:
+    """The beginning of a body that is no message, without our secrets: it may be long, slow, or broken off, and all of
+    that is fine."""
     parts: list[bytes] = []
     size = 0
     try:
@@ -188,11 +185,11 @@ async def first_bytes(answer: Answer, headers: HeaderSource) -> bytes:
                     break
     except (NetError, TimeoutError):
         pass  # What came so far is what there is.
-    return veiled(b"".join(parts)[:BODY_KEPT], answer.url, headers)
+    return hidden_bytes(b"".join(parts), settings.secrets())[:BODY_KEPT]
 
 
-def refusal(answer: Answer, body: bytes) -> Failure:
-    """What an answer that is no message means for its request. ``body`` is its beginning."""
+def refusal(answer: Answer, settings: HttpSettings, body: bytes) -> Failure:
+    """What an answer that is no message means for its request. ``body`` is its beginning, as ``first_bytes`` says."""
     fault = judge_refusal(
         answer.status,
         answer.content_type,
@@ -204,15 +201,15 @@ def refusal(answer: Answer, body: bytes) -> Failure:
     return Failure(
         kind=_MEANS.get(fault.kind, "turned-away"),
         reason=fault.text,
-        http=detail_of(answer, first_words(body)),
+        http=detail_of(answer, settings, first_words(body)),
     )
 
 
-def unreadable(answer: Answer, body: bytes, headers: HeaderSource) -> Failure:
+def unreadable(answer: Answer, settings: HttpSettings, body: bytes) -> Failure:
     """What a body means in which the answer to the request should have been."""
-    body = veiled(body[:BODY_KEPT], answer.url, headers)
+    body = hidden_bytes(body[:BODY_KEPT], settings.secrets())
     fault = judge_unreadable(answer.status, answer.content_type, body, url=answer.url)
-    return Failure(kind="invalid", reason=fault.text, http=detail_of(answer, first_words(body)))
+    return Failure(kind="invalid", reason=fault.text, http=detail_of(answer, settings, first_words(body)))
 
 
 _MEANS: dict[FaultKind, Literal["broken", "invalid"]] = {

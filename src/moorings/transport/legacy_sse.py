@@ -32,8 +32,8 @@ from .http_parts import (
     our_fault,
     refusal,
     see_off,
-    veiled,
 )
+from .http_secrets import hidden_bytes
 
 if TYPE_CHECKING:
     from ..net.client import HttpClient
@@ -74,6 +74,11 @@ class LegacySseTransport:
         self._ending.begin(self)
         self._owner.start(self._listen(), name="listen", context=self._settings.context)
 
+    @property
+    def knows_where(self) -> bool:
+        """True once the stream has said where to send to."""
+        return self._endpoint.done()
+
     def settled(self, revision: str, *, modern: bool) -> None:
         self._revision = revision
 
@@ -98,7 +103,7 @@ class LegacySseTransport:
                         if tries.turned_away(answer, given, settings.headers, None) is not None:
                             continue
                         if answer.status != 200 or answer.content_type != EVENT_STREAM:
-                            failure = refusal(answer, await first_bytes(answer, settings.headers))
+                            failure = refusal(answer, settings, await first_bytes(answer, settings))
                             self.problem = failure.http
                             reason = f"gave no event stream: {failure.reason}"
                         else:
@@ -135,14 +140,14 @@ class LegacySseTransport:
                 elif event.data:
                     self._receiver.message(event.data)
         if not parser.looks_like_sse and parser.odd_text:
-            said = veiled(parser.odd_text, answer.url, self._settings.headers)
+            said = hidden_bytes(parser.odd_text, self._settings.secrets())
             return f"gave a stream that holds no events; it begins: {first_words(said)}"
         return None
 
     def _end(self, reason: str) -> None:
         if not self._over:
             self._over = True
-            self._receiver.closed(Closed(reason))
+            self._receiver.closed(Closed(reason, http=self.problem))
 
     async def prepare(self) -> None:
         """Load what is loaded late, and make the TLS context: that is not the server's time. Faults show on sending."""
@@ -206,7 +211,7 @@ class LegacySseTransport:
                         return None
                     pause = tries.turned_away(answer, given, settings.headers, request)
                     if pause is None:
-                        return refusal(answer, await first_bytes(answer, settings.headers))
+                        return refusal(answer, settings, await first_bytes(answer, settings))
             except NetError as error:
                 pause = tries.failed(error, out)
                 if pause is None:

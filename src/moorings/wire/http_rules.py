@@ -45,7 +45,7 @@ __all__ = [
     "redirect_target",
     "rpc_error_in",
     "safe_url",
-    "secrets_of",
+    "secrets_of_url",
 ]
 
 JSON = "application/json"
@@ -149,7 +149,7 @@ def safe_url(url: str) -> str:
     return first_words(f"{parts.scheme}://{host}{port}{path}{'?…' if parts.query else ''}".encode())
 
 
-def secrets_of(url: str) -> list[str]:
+def secrets_of_url(url: str) -> list[str]:
     """What of a URL must not be shown, for bodies that repeat it; the longest first."""
     try:
         parts = urlsplit(url)
@@ -381,7 +381,7 @@ def judge_refusal(
     if kind is FaultKind.REDIRECT and location:
         extra = f"it points to {redirect_target(url, location)}"
     elif found is not None:
-        said = first_words(found[1].message.encode("utf-8", "replace"), secrets=secrets_of(url))
+        said = first_words(found[1].message.encode("utf-8", "replace"), secrets=secrets_of_url(url))
         extra = f"it says: {said} ({found[1].code})"
     else:
         extra = ""
@@ -459,7 +459,7 @@ def _fault(
         text += f" ({media})"
     if extra:
         text += f"; {extra}"
-    elif words := first_words(body, secrets=secrets_of(url)):
+    elif words := first_words(body, secrets=secrets_of_url(url)):
         text += f"; it begins: {words}"
     if retry_after is not None:
         text += f"; it asks to wait {retry_after:.4g} s"
