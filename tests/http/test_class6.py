@@ -92,6 +92,18 @@ async def test_f6_2_a_second_attempt_that_could_not_leave_takes_nothing_back() -
         await server.listen()
 
 
+@ERAS
+@pytest.mark.parametrize("word", ["die", "die_in_body", "html:502"])
+async def test_f6_2_a_listing_whose_exchange_breaks_is_asked_for_once_more(era: str, word: str) -> None:
+    """F6.2: lists only read: what breaks once is not seen, what breaks twice is."""
+    async with hosted(era=era, on={"resources/list": [word, "ok"], "prompts/list": word}) as (host, server):
+        assert await host.resources()
+        assert server.count("resources/list") == 2
+        assert await host.prompts() == []
+        assert server.count("prompts/list") == 2
+        assert "problem" in host.status()["s"].lists["prompts"]
+
+
 # F6.3: not sent
 
 

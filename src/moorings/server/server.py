@@ -263,7 +263,7 @@ class Server:
         self._failures = 0
         self.last_error = None
         self._declared = life.negotiated.capabilities
-        self.lists.bind(life.methods, life.parts, life.tells_of)
+        self.lists.bind(life.methods, life.parts, life.tells_of, life.recovered)
         if life.first_tools is not None:
             self.lists.adopt("tools", life.first_tools)
         else:
