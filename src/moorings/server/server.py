@@ -558,8 +558,8 @@ class Server:
                         raise
                     unsure = error if isinstance(error, AmbiguousDelivery) else None
                     _log.info("server %s: %s is sent again: %s", self.name, label, error)
-        except NotSent as error:
-            if unsure is None:
+        except (NotSent, Refused) as error:
+            if unsure is None or error.sent:
                 raise
             raise unsure from error
         except CallTimeout as error:
