@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 import trustme
 
-from moorings import CatalogChanged, NotSent, Refused
+from moorings import CallTimeout, CatalogChanged, Host, HttpServer, MooringsError, NotSent, Refused
 from tests.faults.http_server import HttpFaults
 from tests.http.kit import SLACK, host_for, hosted, session_of, within
 from tests.net.kit import server_tls
@@ -359,3 +360,141 @@ async def test_f5_11_another_session_with_other_tools_is_one_event_with_the_diff
             names = [listed.name for listed in await host.tools()]
             assert "s__comes" in names
             assert "s__goes" not in names
+
+
+# F5.1: what may strike while another session is made
+
+
+async def test_f5_1_a_call_that_ends_while_another_session_is_made_was_not_sent() -> None:
+    """F5.1: its limit holds; the others go on, and run once."""
+    async with hosted() as (host, server):
+        server.set(on={"initialize": "hold"})
+        server.forget()
+        short = asyncio.ensure_future(host.call("s__effect", {"name": "short"}, timeout=0.3))
+        long = asyncio.ensure_future(host.call("s__effect", {"name": "long"}, timeout=20))
+        cancelled = asyncio.ensure_future(host.call("s__effect", {"name": "cancelled"}, timeout=20))
+        await server.seen("initialize", 2)
+        cancelled.cancel()
+        with within(0.3 + SLACK), pytest.raises(CallTimeout) as caught:
+            await short
+        assert caught.value.sent is False
+        with pytest.raises(asyncio.CancelledError):
+            await cancelled
+        server.release("initialize")
+        assert (await long).text == "1"
+        assert server.effects["long"] == 1
+        assert not server.effects["short"]
+        assert not server.effects["cancelled"]
+        assert server.count("initialize") == 2
+
+
+@pytest.mark.parametrize("word", ["silent", "stall", "hold"])
+async def test_f5_1_a_new_session_that_is_never_given_ends_at_the_start_limit(word: str) -> None:
+    """F4.4 on the reconnect: the waiters are told, and a close right after works."""
+    async with hosted(bounds={"connect": 0.6}) as (host, server):
+        server.set(on={"initialize": word})
+        server.forget()
+        with within(0.6 + 2 * SLACK), pytest.raises(NotSent):
+            await host.call("s__effect", timeout=20)
+        with within(2 * SLACK):
+            await host.close()
+
+
+@pytest.mark.parametrize("how", ["close", "restart", "disable", "run"])
+async def test_f5_1_an_end_while_another_session_is_made(how: str) -> None:
+    """F5.1: whoever ends the server meanwhile has its way; the waiters have typed outcomes; nothing is left."""
+    async with hosted() as (host, server):
+        server.set(on={"initialize": ["hold", "ok"]})
+        server.forget()
+        if how == "run":
+            with pytest.raises(TimeoutError):
+                async with host.run(timeout=0.3):
+                    await host.call("s__effect")
+            server.release("initialize")
+            assert (await host.call("s__effect")).text == "1"
+            return
+        calls = [asyncio.ensure_future(host.call("s__effect", {"name": f"n{i}"})) for i in range(8)]
+        await server.seen("initialize", 2)
+        with within(2 * SLACK):
+            await {
+                "close": host.close,
+                "restart": lambda: host.restart("s"),
+                "disable": lambda: host.disable("s"),
+            }[how]()
+        done = await asyncio.gather(*calls, return_exceptions=True)
+        if how == "restart":
+            assert [getattr(each, "text", each) for each in done] == ["1"] * 8
+        else:
+            assert all(isinstance(each, MooringsError) for each in done), done
+            assert not sum(server.effects.values())
+
+
+async def test_f5_1_a_server_that_comes_back_modern_is_spoken_to_so() -> None:
+    """F9.6 within a life: ``initialize`` is refused, and the era is found out anew."""
+    async with HttpFaults() as server:
+        async with host_for(server.url) as host:
+            await host.wait_ready()
+            server.forget()
+            server.set(era="modern", strict=False, on={"tools/call": ["status:404"] * 8 + ["ok"]})
+            texts = await asyncio.gather(
+                *[host.call("s__echo", {"text": "x"}) for _ in range(8)], return_exceptions=True
+            )
+            assert [getattr(each, "text", each) for each in texts] == ["x"] * 8
+            assert host.status()["s"].era == "modern"
+
+
+async def test_f5_1_a_listing_that_meets_a_forgotten_session_and_reads_of_all_kinds() -> None:
+    """F5.1: not only calls: each request is answered after one ``initialize``."""
+    async with hosted() as (host, server):
+        server.forget()
+        read, prompt, resources, prompts, echo = await asyncio.gather(
+            host.read_resource("res://1", server="s"),
+            host.get_prompt("s__greet"),
+            host.resources(),
+            host.prompts(),
+            host.call("s__echo", {"text": "x"}),
+        )
+        assert echo.text == "x"
+        assert resources
+        assert prompts
+        assert read.contents
+        assert prompt.messages
+        assert server.count("initialize") == 2
+
+
+async def test_f5_1_blocking_calls_of_eight_threads_meet_a_forgotten_session() -> None:
+    """F5.1 by the blocking twin: one ``initialize``, each runs once."""
+    async with HttpFaults() as server:
+        loop = asyncio.get_running_loop()
+
+        def work() -> list[str]:
+            with Host({"s": HttpServer(url=server.url)}, state_dir=False) as host:
+                host.call("s__echo", {"text": "x"})
+                asyncio.run_coroutine_threadsafe(_forget(server), loop).result()
+                with ThreadPoolExecutor(8) as pool:
+                    return [
+                        r.text
+                        for r in pool.map(lambda i: host.call("s__effect", {"name": f"n{i}"}), range(8))
+                    ]
+
+        assert await asyncio.to_thread(work) == ["1"] * 8
+        assert each_once(server)
+        assert server.count("initialize") == 2
+        await loop.shutdown_default_executor()
+
+
+async def _forget(server: HttpFaults) -> None:
+    server.forget()
+
+
+async def test_f5_1_subscriptions_and_the_log_level_are_said_again_to_the_new_session() -> None:
+    """F5.1: what the old session knew."""
+    async with hosted() as (host, server):
+        await host.set_log_level("debug", server="s")
+        await host.subscribe("res://1", server="s")
+        server.forget()
+        assert (await host.call("s__effect")).text == "1"
+        await server.seen("logging/setLevel", 2)
+        await server.seen("resources/subscribe", 2)
+        session = server.of("tools/call")[-1].headers["mcp-session-id"]
+        assert server.of("resources/subscribe")[1].headers["mcp-session-id"] == session

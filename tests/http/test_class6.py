@@ -92,6 +92,29 @@ async def test_f6_2_a_second_attempt_that_could_not_leave_takes_nothing_back() -
         await server.listen()
 
 
+@ERAS
+@pytest.mark.parametrize("word", ["unauthorized", "forbidden", "later:429:60", "redirect:302:{origin}/x"])
+async def test_f6_2_a_second_attempt_that_was_turned_away_takes_nothing_back(era: str, word: str) -> None:
+    """F6.2: the first was carried out; that the second was not does not make it undone."""
+    async with hosted(era=era, on={"tools/call": ["die_after", word, "ok"]}) as (host, server):
+        with pytest.raises(AmbiguousDelivery) as caught:
+            await host.call("s__effect", repeat=True, timeout=10)
+        assert tells_of_effect(caught.value)
+        assert server.effects["effect"] == 1
+
+
+@ERAS
+@pytest.mark.parametrize("word", ["die", "die_in_body", "html:502"])
+async def test_f6_2_a_listing_whose_exchange_breaks_is_asked_for_once_more(era: str, word: str) -> None:
+    """F6.2: lists only read: what breaks once is not seen, what breaks twice is."""
+    async with hosted(era=era, on={"resources/list": [word, "ok"], "prompts/list": word}) as (host, server):
+        assert await host.resources()
+        assert server.count("resources/list") == 2
+        assert await host.prompts() == []
+        assert server.count("prompts/list") == 2
+        assert "problem" in host.status()["s"].lists["prompts"]
+
+
 # F6.3: not sent
 
 

@@ -642,6 +642,13 @@ class Life:
             self.serving = self.session
             self._on_renewed(self)
 
+    async def recovered(self, error: CallError) -> bool:
+        """Wait until a request that only reads may be sent once more on this connection, after this error. False if it
+        may not."""
+        if error.elsewhere and self.renewal is not None:
+            await asyncio.wait({self.renewal})
+        return error.elsewhere and self.usable
+
     def _on_may_have_missed(self) -> None:
         for kind in ("tools", "prompts", "resources"):
             self._note_list_changed(kind)

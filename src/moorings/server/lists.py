@@ -9,7 +9,7 @@ Sources: MCP ``server/tools`` (list changed), ``server/utilities/caching``; fiel
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from itertools import compress
 from operator import ne
 from typing import Any
@@ -94,6 +94,10 @@ class ListState:
         self.last_refresh = float("-inf")
 
 
+async def _never(error: CallError) -> bool:
+    return False
+
+
 class Lists:
     """The lists of one server. Made and ended with it; bound to one generation at a time."""
 
@@ -105,16 +109,25 @@ class Lists:
         self._methods: Methods | None = None
         self._owner: TaskOwner | None = None
         self._kept_current: Callable[[str], bool] = lambda kind: True
+        self._recovered: Callable[[CallError], Awaitable[bool]] = _never
         self._told = Told()
 
     def __getitem__(self, kind: str) -> ListState:
         return self._states[kind]
 
-    def bind(self, methods: Methods, owner: TaskOwner, kept_current: Callable[[str], bool]) -> None:
+    def bind(
+        self,
+        methods: Methods,
+        owner: TaskOwner,
+        kept_current: Callable[[str], bool],
+        recovered: Callable[[CallError], Awaitable[bool]] = _never,
+    ) -> None:
         """A new generation is ready; its owner ends what is fetched on it. What was listed before is kept, stale.
 
-        ``kept_current`` says whether the server tells of changes of a list at this moment.
+        ``kept_current`` says whether the server tells of changes of a list at this moment; ``recovered`` waits until a
+        request that only reads may be sent once more after an error, and says if it may.
         """
+        self._recovered = recovered
         self._owner = owner
         self._methods = methods
         self._kept_current = kept_current
@@ -212,7 +225,13 @@ class Lists:
         quiet = now - state.last_refresh > state.distance + QUIET
         state.last_refresh = now
         try:
-            listed = await methods.list_all(kind, CallClock.of(now, self._limit, self._limit))
+            try:
+                listed = await methods.list_all(kind, CallClock.of(now, self._limit, self._limit))
+            except CallError as error:
+                if not await self._recovered(error):
+                    raise
+                now = asyncio.get_running_loop().time()
+                listed = await methods.list_all(kind, CallClock.of(now, self._limit, self._limit))
         except CallError as error:
             state.problem = error
             state.stale = True

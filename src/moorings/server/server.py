@@ -263,7 +263,7 @@ class Server:
         self._failures = 0
         self.last_error = None
         self._declared = life.negotiated.capabilities
-        self.lists.bind(life.methods, life.parts, life.tells_of)
+        self.lists.bind(life.methods, life.parts, life.tells_of, life.recovered)
         if life.first_tools is not None:
             self.lists.adopt("tools", life.first_tools)
         else:
@@ -558,8 +558,8 @@ class Server:
                         raise
                     unsure = error if isinstance(error, AmbiguousDelivery) else None
                     _log.info("server %s: %s is sent again: %s", self.name, label, error)
-        except NotSent as error:
-            if unsure is None:
+        except (NotSent, Refused) as error:
+            if unsure is None or error.sent:
                 raise
             raise unsure from error
         except CallTimeout as error:
