@@ -11,6 +11,9 @@ SETUP = $(PYTHON) tools/setup_env.py
 # The environment of the Python that PYTHON names, for example .env/py311
 VENV = .env/py$(shell $(PYTHON) -c 'import sys; print("%d%d" % sys.version_info[:2])')
 PYTEST = $(VENV)/bin/python -m pytest
+# Most tests wait most of their time, for a bound to pass or a process to end: some run side by side. TOGETHER= runs
+# them one after another.
+TOGETHER = -n 4 --dist worksteal
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -30,7 +33,7 @@ demo: check-python ## see it work: five real servers held by one host
 
 test: check-python ## the test suite on this Python
 	@$(SETUP) test
-	@$(PYTEST) -m "not soak" $(ARGS)
+	@$(PYTEST) -m "not soak" $(TOGETHER) $(ARGS)
 
 test-all: check-python ## the test suite on every supported Python found here
 	@$(SETUP) test
@@ -39,7 +42,7 @@ test-all: check-python ## the test suite on every supported Python found here
 	for each in $$found; do \
 	  v=$${each%%=*}; python=$${each#*=}; \
 	  "$$python" tools/setup_env.py dev && echo "make: Python $$v" && \
-	  .env/py$$(echo $$v | tr -d .)/bin/python -m pytest -m "not soak" $(ARGS) || exit 1; \
+	  .env/py$$(echo $$v | tr -d .)/bin/python -m pytest -m "not soak" $(TOGETHER) $(ARGS) || exit 1; \
 	done
 
 test-newest: check-python ## the smoke set on the newest supported Python found here

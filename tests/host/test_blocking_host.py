@@ -37,6 +37,7 @@ from moorings.host.handle import ServerHandle
 from moorings.host.handover import Handover
 from moorings.host.loop_thread import LoopThread
 from moorings.host.run import Run
+from moorings.wire.skills import Skill, SkillEntry
 from tests.faults.procs import alive, wait_gone
 from tests.faults.script import FaultLog, fault_server
 from tests.host.kit import SOON, STUBBORN, Events, in_thread, loop_threads, took
@@ -797,6 +798,14 @@ def test_calls_from_sixteen_threads_race_with_close(total: int, tmp_path: Path) 
 # --- on its own loop thread ---------------------------------------------------------------------------------------
 
 
+SKILL = Skill(
+    "a",
+    SkillEntry(
+        uri="skill://one/SKILL.md", frontmatter={"name": "one", "description": "one"}, resources="dynamic"
+    ),
+)
+
+
 def blocking_uses(host: Host) -> dict[str, Callable[[], Any]]:
     """Everything that waits."""
     handle = BlockingHandle(host, "a")
@@ -827,6 +836,10 @@ def blocking_uses(host: Host) -> dict[str, Callable[[], Any]]:
         "set_log_level": lambda: host.set_log_level("info", server="a"),
         "ping": lambda: host.ping("a"),
         "request": lambda: host.request("a", "ping"),
+        "notify": lambda: host.notify("a", "notifications/roots/list_changed"),
+        "skills": lambda: host.skills("a"),
+        "skill": lambda: host.skill("a", "skill://one/SKILL.md"),
+        "read_skill": lambda: host.read_skill(SKILL),
         "run": run,
         "add": lambda: host.add("b", fault_server()),
         "remove": lambda: host.remove("a"),
