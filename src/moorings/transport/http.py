@@ -470,13 +470,11 @@ class HttpTransport:
                 _log.debug("the stream of %s broke: %s", self._shown, error)
             self._hears = False
             lived = self._loop.time() - began
-            wait = (
-                FIRST_REOPEN
-                if stream.events > before or lived > LONGEST_REOPEN
-                else min(wait * 2, LONGEST_REOPEN)
-            )
+            if stream.events > before or lived > LONGEST_REOPEN:
+                wait = FIRST_REOPEN
             # Not in step with other hosts.
             await asyncio.sleep(max(stream.asked_wait or 0.0, wait * (0.75 + 0.5 * random.random())))
+            wait = min(wait * 2, LONGEST_REOPEN)
 
     def _end_listening(self) -> None:
         if self._listening is not None:
