@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 from .._tasks import TaskOwner, outlast, put_back_cancellation
 from ..net.addresses import redacted
-from ..net.errors import NetError, RedirectRefused
+from ..net.errors import NetError, RedirectRefused, TooLarge
 from ..wire.eras import LATEST_MODERN
 from ..wire.headers import standard_headers
 from ..wire.http_rules import Reading, how_to_read
@@ -575,6 +575,9 @@ class _Stream:
                         self.last_id = event.id if _EVENT_ID.match(event.id) else None
                     if event.data:
                         receiver.message(event.data, about)
+                if request is not None and not request.done and parser.drops_answer:
+                    # At once, and not when its end comes: it may have none, and nobody else is on this stream.
+                    raise TooLarge(url=answer.url, cap=parser.cap)
                 if parser.retry is not None:
                     self.asked_wait = min(parser.retry / 1000, LONGEST_RETRY)
                 if (
