@@ -9,6 +9,7 @@ MCP. aiohttp and ``ssl`` are imported by the first request, never by importing t
 from .addresses import is_loopback, origin, redacted
 from .client import HttpClient, Net, Redirects
 from .errors import (
+    AddressRefused,
     BadAnswer,
     BadEncoding,
     Broken,
@@ -28,6 +29,7 @@ from .errors import (
 from .settings import NetSettings
 
 __all__ = [
+    "AddressRefused",
     "BadAnswer",
     "BadEncoding",
     "Broken",

@@ -17,9 +17,10 @@ import msgspec
 
 from .._tasks import TaskOwner, outlast, put_back_cancellation, run_in_thread
 from ..errors import MisuseError
-from .addresses import is_odd_address, place_as_written, proxy_for
-from .errors import DialFailed, NetClosed, RedirectRefused
+from .addresses import is_loopback, is_odd_address, place_as_written, proxy_for
+from .errors import AddressRefused, DialFailed, NetClosed, RedirectRefused
 from .settings import NetSettings, check_proxy
+from .vetting import Vetting, judge_host
 
 if TYPE_CHECKING:
     import ssl
@@ -290,9 +291,11 @@ class HttpClient:
             url, port = modules.URL(), None
         if url.scheme not in ("http", "https") or not url.raw_host or not port:
             raise MisuseError("a URL that is not an http:// or https:// URL with a host", fix="mend `url`")
+        settings = self.settings
+        if settings.vetted:
+            _vet(text, url, Vetting(settings.private_networks, settings.loopback))
         if is_odd_address(url.raw_host):
             raise DialFailed("its host is not written as an address is written", url=text, kind="address")
-        settings = self.settings
         proxy = None
         if settings.unix_socket is not None:
             if url.scheme != "http":
@@ -451,6 +454,23 @@ class _Sending:
             there = there.with_user(here.user).with_password(here.password)
         base = str(there.with_path("/").with_query(None).with_fragment(None))
         self._url = base.removesuffix("/") + place
+
+
+def _vet(text: str, url: URL, vetting: Vetting) -> None:
+    """
+    Raises:
+        AddressRefused: what can be told of a URL before its name is looked up.
+    """
+    host = url.raw_host or ""
+    if is_odd_address(host):
+        raise AddressRefused(
+            "its host is not written as an address is written", url=text, kind="malformed", address=host
+        )
+    refusal = judge_host(host, vetting)
+    if refusal is not None:
+        raise AddressRefused(f"its host is {refusal.why}", url=text, kind=refusal.kind, address=host)
+    if url.scheme != "https" and not is_loopback(host):
+        raise AddressRefused("it is not https", url=text, kind="not-https")
 
 
 def _keep_cookies(jar: aiohttp.CookieJar, answer: Answer, target: Target) -> None:

@@ -5,6 +5,7 @@
     NetError                url without its secrets, sent, reason
     ├── NotConnected        no connection came to be: never sent
     │   ├── DialFailed      the name, or the address, or a refusal
+    │   ├── AddressRefused  ``NetSettings.vetted``, and it leads where it may not
     │   ├── DialTimeout     not within ``NetSettings.dial``
     │   ├── TlsFailed       certificate or handshake, on either side
     │   └── ProxyFailed     the proxy could not be reached, or said no
@@ -27,8 +28,10 @@ from __future__ import annotations
 from typing import ClassVar, Literal
 
 from .addresses import redacted
+from .vetting import RefusalKind
 
 __all__ = [
+    "AddressRefused",
     "BadAnswer",
     "BadEncoding",
     "Broken",
@@ -78,6 +81,16 @@ class DialFailed(NotConnected):
     ) -> None:
         super().__init__(reason, url=url)
         self.kind = kind
+
+
+class AddressRefused(NotConnected):
+    """The URL leads to an address that it may not lead to (``vetting.py``). Nothing was connected to."""
+
+    def __init__(self, reason: str, *, url: str, kind: RefusalKind, address: str = "") -> None:
+        super().__init__(reason, url=url)
+        self.kind = kind
+        self.address = address
+        """The address as it was found; empty if the URL itself was refused."""
 
 
 class DialTimeout(NotConnected):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import contextvars
 import errno
 import functools
 import os
@@ -26,9 +27,10 @@ from .._tasks import outlast
 from ..errors import ConfigError
 from . import inherited, tls
 from .addresses import place_as_written
-from .errors import DialFailed, DialTimeout, NetClosed, NetError, ProxyFailed
+from .errors import AddressRefused, DialFailed, DialTimeout, NetClosed, NetError, ProxyFailed
 from .resolver import Resolver
 from .settings import NetSettings
+from .vetting import Refusal, Vetting, judge, passing
 
 __all__ = ["Handler", "Pool", "Target"]
 
@@ -38,6 +40,9 @@ PROBE_EVERY = 10
 PROBES = 3
 UNACKED = 60
 """Seconds after which a connection is given up whose other side takes no byte."""
+VET_WITHIN = 2.0
+"""Seconds for finding out what a name means here that a proxy will look up: where all goes by proxies there may be no
+name server at all."""
 CLOSE_WITHIN = 2.0
 """Seconds for connections to go at the end; they are aborted, so they take none as a rule."""
 
@@ -174,8 +179,30 @@ class _Ended(Exception):
         self.error = error
 
 
+_vetted_dial: contextvars.ContextVar[Target | None] = contextvars.ContextVar("vetted_dial", default=None)
+"""The target of a dial whose addresses are vetted; a dial of a proxy has none."""
+
+
+class _RefusedSocket(OSError):
+    """Carries a refusal through what dials, which takes every ``OSError`` for the fault of one address."""
+
+    def __init__(self, address: str, refusal: Refusal) -> None:
+        super().__init__(errno.EACCES, refusal.why)
+        self.address = address
+        self.refusal = refusal
+
+
 class _TcpConnector(aiohttp.TCPConnector):
     pool: Pool
+
+    async def _resolve_host(self, host: str, port: int, traces: Any = None) -> list[Any]:
+        """Every address on its way to a socket, literal ones too; those that may not be dialled are not."""
+        found = await super()._resolve_host(host, port, traces)
+        target = _vetted_dial.get()
+        if target is None:
+            return found
+        good = self.pool.vet(target, [each["host"] for each in found])
+        return [each for each in found if each["host"] in good]
 
     async def _create_connection(self, req: Any, traces: Any, timeout: Any) -> Any:
         create = super()._create_connection
@@ -211,6 +238,8 @@ class Pool:
         if settings.unix_socket is not None:
             self._connector = _UnixConnector(settings.unix_socket, **common)
         else:
+            if settings.vetted:
+                common["socket_factory"] = self._vetted_socket
             self._connector = _TcpConnector(resolver=resolver, use_dns_cache=False, **common)
         self._connector.pool = self
         self._connector._factory = functools.partial(Handler, self)  # type: ignore[assignment]
@@ -254,10 +283,14 @@ class Pool:
         """Make a connection, within the bound. Called by the connector."""
         began = self.loop.time()
         allowed = self._settings.dial
+        direct = self._settings.vetted and target.proxy is None
+        before = _vetted_dial.set(target if direct else None)
         try:
             async with asyncio.timeout(allowed) as bound:
                 self._dialing.add(bound)
                 try:
+                    if self._settings.vetted and target.proxy is not None:
+                        await self._vet_for_proxy(target)
                     if target.proxy is not None and target.proxy.scheme.startswith("socks"):
                         handler: Handler = await self._through_socks(target)
                     else:
@@ -273,6 +306,8 @@ class Pool:
                 elapsed = self.loop.time() - began
                 raise _Ended(DialTimeout(url=target.text, elapsed=elapsed, allowed=allowed)) from None
             raise _Ended(_why(error, target)) from None
+        finally:
+            _vetted_dial.reset(before)
         transport = handler.transport
         if transport is None:
             raise _Ended(_why(handler.lost_by or ConnectionResetError(), target))
@@ -306,7 +341,8 @@ class Pool:
             ) from None
         wanted = host
         if proxy.scheme == "socks5":
-            wanted = (await self._resolver.resolve(host, port))[0]["host"]
+            found = [each["host"] for each in await self._resolver.resolve(host, port)]
+            wanted = (self.vet(target, found) if self._settings.vetted else found)[0]
         via = Proxy(
             python_socks.ProxyType.SOCKS5,
             at,
@@ -338,6 +374,39 @@ class Pool:
             made.close()
             raise
         return handler
+
+    def vet(self, target: Target, addresses: list[str], *, all_of_them: bool = False) -> list[str]:
+        """Those of the addresses of a target that may be connected to, at least one.
+
+        Raises:
+            AddressRefused: none may, or, with ``all_of_them``, one may not.
+        """
+        host = target.url.raw_host or ""
+        vetting = Vetting(self._settings.private_networks, self._settings.loopback)
+        good, bad = passing(addresses, host, vetting)
+        if bad is not None and (all_of_them or not good):
+            raise _refused(target, *bad)
+        return good
+
+    async def _vet_for_proxy(self, target: Target) -> None:
+        """What the name means here, where it means something; nobody can say which address the proxy will take."""
+        try:
+            async with asyncio.timeout(VET_WITHIN):
+                found = await self._resolver.resolve(target.url.raw_host or "", target.url.port or 0)
+        except (OSError, TimeoutError):
+            return  # a name that the proxy alone knows
+        self.vet(target, [each["host"] for each in found], all_of_them=True)
+
+    def _vetted_socket(self, info: Any) -> socket.socket:
+        """The socket of a dial, made only for an address that passes: the last place before the network."""
+        family, kind, proto, _, place = info
+        target = _vetted_dial.get()
+        if target is not None:
+            vetting = Vetting(self._settings.private_networks, self._settings.loopback)
+            refusal = judge(str(place[0]), target.url.raw_host or "", vetting)
+            if refusal is not None:
+                raise _RefusedSocket(str(place[0]), refusal)
+        return socket.socket(family, kind, proto)
 
     def gone(self, handler: Handler) -> None:
         """A connection has ended; its socket is not closed yet."""
@@ -411,6 +480,12 @@ def _name(error: OSError) -> str:
     return os.strerror(error.errno) if error.errno else type(error).__name__
 
 
+def _refused(target: Target, address: str, refusal: Refusal) -> AddressRefused:
+    return AddressRefused(
+        f"its host is at {address}, {refusal.why}", url=target.text, kind=refusal.kind, address=address
+    )
+
+
 def _why(error: BaseException, target: Target) -> NetError:
     """The typed failure for what a dial ended with."""
     url, proxy = target.text, target.proxy
@@ -424,6 +499,8 @@ def _why(error: BaseException, target: Target) -> NetError:
         cause = error.certificate_error
     elif isinstance(error, aiohttp.ClientConnectorError):
         cause = error.os_error
+    if isinstance(cause, _RefusedSocket):
+        return _refused(target, cause.address, cause.refusal)
     if isinstance(cause, ssl.SSLError):
         at_proxy = (
             proxy is not None and proxy.scheme == "https" and getattr(error, "host", None) == proxy.raw_host

@@ -50,6 +50,13 @@ class NetSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     cookies: bool = False
     """True: cookies are kept, by this client alone, until it is gone."""
     user_agent: str = USER_AGENT
+    vetted: bool = False
+    """True, for URLs that a server gave: https alone, and only to public addresses (``vetting.py``), which are checked
+    where the connection is made. Behind a proxy a name is checked by what it means here; the rest is the proxy's."""
+    private_networks: bool = False
+    """With ``vetted``: private, unique local and shared (CGNAT) addresses pass as well."""
+    loopback: bool = False
+    """With ``vetted``: URLs that name this machine pass as well, http too; they lead nowhere else."""
 
     def __post_init__(self) -> None:
         """
@@ -61,6 +68,8 @@ class NetSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         for name in ("dial", "keep_alive"):
             if not getattr(self, name) >= 0:
                 raise MisuseError(f"{name} is a number of seconds, 0 or more")
+        if not self.vetted and (self.private_networks or self.loopback):
+            raise MisuseError("private_networks and loopback mean something with vetted alone")
         if self.max_connections < 1:
             raise MisuseError("max_connections is 1 or more")
         if self.proxy:

@@ -1,0 +1,9 @@
+"""OAuth for MCP servers: discovery, registration, grants, and the broker that keeps credentials good.
+
+The RFCs by file: ``challenge`` (RFC 9110), ``discovery`` (RFC 9728, 8414), ``registration`` (RFC 7591, 7592, client ID
+metadata documents), ``clients`` (RFC 6749 §2.3, 7523), ``authorization`` (RFC 6749 §4.1, 7636, 9207, 8707), ``grants``
+(RFC 6749, 7523, 8693, 8628), ``dpop`` (RFC 9449), ``scopes`` (step-up). ``model`` is the plain data of them all.
+
+Nothing here holds a lock while somebody else's code runs, and nothing but the broker has state. Importing the room
+opens nothing and imports no event loop.
+"""
