@@ -1,0 +1,161 @@
+"""How OAuth fails. Internal, as ``net.errors``: the broker turns these into the public errors.
+
+::
+
+    AuthFault                  reason, fix
+    ├── NeedsClient            we are nobody at this server, and cannot become somebody by ourselves
+    ├── NeedsExtra             a library that is not installed (``moorings[jwt]``)
+    ├── AuthNetError           no answer came: transient, sent, retry_after
+    ├── GrantError             a token, device, registration or revocation endpoint: code, transient, retry_after, sent
+    ├── LoginFault             an authorization request that cannot be made, or whose answer ends the attempt
+    │   ├── LoginDenied        ... because the server said no
+    │   └── WrongIssuer        ... because the answer is another server's (RFC 9207)
+    ├── StrayCallback          a request that is no answer to this attempt, which goes on
+    └── StepUpRefused          more scopes are wanted than may be asked for, or they were asked for often enough
+
+Reasons are clauses without a full stop, never empty, and hold no secret: texts of servers pass ``said`` first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from urllib.parse import quote
+
+from .._secret import SHOWN, Secret
+from ..wire.http_rules import first_words
+
+__all__ = [
+    "AuthFault",
+    "AuthNetError",
+    "GrantError",
+    "LoginDenied",
+    "LoginFault",
+    "NeedsClient",
+    "NeedsExtra",
+    "StepUpRefused",
+    "StrayCallback",
+    "WrongIssuer",
+    "said",
+]
+
+MOST_SAID = 300
+"""Characters of a server's text in one of ours."""
+SHORTEST = 4
+"""Characters of a secret that is looked for in a server's text; a shorter one stands in too many words."""
+
+
+class AuthFault(Exception):
+    """Base of all."""
+
+    def __init__(self, reason: str, *, fix: str | None = None) -> None:
+        self.reason = reason
+        self.fix = fix
+        """The next step, if one is known."""
+        super().__init__(reason)
+
+    def __str__(self) -> str:
+        return f"{self.reason}; {self.fix}" if self.fix else self.reason
+
+
+class NeedsClient(AuthFault):
+    """There is no client registration, or none that can work. A person or the configuration must help."""
+
+
+class NeedsExtra(AuthFault):
+    """An optional part of Moorings is not installed."""
+
+
+class AuthNetError(AuthFault):
+    """No answer of HTTP came, or the address is one that is not spoken to."""
+
+    def __init__(
+        self,
+        reason: str,
+        *,
+        transient: bool,
+        sent: bool,
+        retry_after: float | None = None,
+        fix: str | None = None,
+    ) -> None:
+        super().__init__(reason, fix=fix)
+        self.transient = transient
+        self.sent = sent
+        self.retry_after = retry_after
+
+
+class GrantError(AuthFault):
+    """An endpoint of the authorization server gave no token (or whatever was asked of it)."""
+
+    def __init__(
+        self,
+        code: str,
+        description: str = "",
+        *,
+        transient: bool = False,
+        retry_after: float | None = None,
+        status: int | None = None,
+        sent: bool = True,
+        fix: str | None = None,
+        what: str = "the authorization server",
+    ) -> None:
+        self.code = code
+        """The server's ``error``; or ``network``, ``http``, ``unusable`` for what is no error of OAuth's."""
+        self.description = description
+        """Cleaned, cut short and without secrets; may be empty."""
+        self.transient = transient
+        """True: keep everything and try later. Only ``invalid_grant`` and ``invalid_client`` say more than "no"."""
+        self.retry_after = retry_after
+        """Seconds the server asks to wait, if it does."""
+        self.status = status
+        """HTTP status; None if there was no answer."""
+        self.sent = sent
+        """True if the server may have acted on the request: a single-use token may be spent."""
+        reason = f"{what} answered {code}" if status is not None else f"{what}: {code}"
+        if status is not None and not 200 <= status <= 299:
+            reason += f" (HTTP {status})"
+        if description:
+            reason += f": {description}"
+        if retry_after is not None:
+            reason += f"; it asks to wait {retry_after:.4g} s"
+        super().__init__(reason, fix=fix)
+
+
+class LoginFault(AuthFault):
+    """This attempt is over."""
+
+
+class LoginDenied(LoginFault):
+    """The authorization server, or the person there, said no."""
+
+    def __init__(self, code: str, description: str = "", *, fix: str | None = None) -> None:
+        self.code = code
+        self.description = description
+        super().__init__(
+            f"the login was refused: {code}{f' ({description})' if description else ''}", fix=fix
+        )
+
+
+class WrongIssuer(LoginFault):
+    """The answer does not come from the server that was asked. Nothing of it was used, its texts least of all."""
+
+
+class StrayCallback(AuthFault):
+    """Not for this attempt: another state, or none. It is turned away, and the attempt goes on."""
+
+
+class StepUpRefused(AuthFault):
+    """No further authorization is tried for this operation."""
+
+
+def said(text: object, secrets: Iterable[Secret | str | None] = ()) -> str:
+    """What a server says, fit for an error: one line, cut short, without what is unseen and without these secrets."""
+    if not isinstance(text, str):
+        return ""
+    forms: set[str] = set()
+    for secret in secrets:
+        plain = secret.reveal() if isinstance(secret, Secret) else secret
+        if plain and len(plain) >= SHORTEST:
+            forms |= {plain, quote(plain), quote(plain, safe="")}
+    for form in sorted(forms, key=len, reverse=True):
+        text = text.replace(form, SHOWN)
+    return first_words(text.encode("utf-8", "replace"), MOST_SAID)
