@@ -201,6 +201,7 @@ def _http(
             unix_socket=spec.unix_socket,
             dial=bounds.dial,
             max_connections=bounds.max_connections,
+            keep_alive=bounds.keep_alive,
             cookies=spec.cookies,
             user_agent=spec.user_agent or USER_AGENT,
         )

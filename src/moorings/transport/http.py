@@ -23,7 +23,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from .._tasks import TaskOwner, outlast, put_back_cancellation
-from ..net.addresses import redacted
+from .._urls import shown_url
 from ..net.errors import NetError, RedirectRefused, TooLarge
 from ..wire.eras import LATEST_MODERN
 from ..wire.headers import standard_headers
@@ -88,7 +88,7 @@ class HttpTransport:
 
     def __init__(self, settings: HttpSettings, client: HttpClient, receiver: Receiver) -> None:
         self._settings = settings
-        self._shown = redacted(settings.url)
+        self._shown = shown_url(settings.url)
         self._url = settings.url
         """Where it is; another place of the same origin, once the server has sent us there."""
         self._client = client
@@ -144,7 +144,7 @@ class HttpTransport:
         try:
             await self._client.prepare(self._settings.url)
         except FAILURES as error:
-            _log.debug("%s: %r", redacted(self._settings.url), error)
+            _log.debug("%s: %r", shown_url(self._settings.url), error)
 
     # Out
 
