@@ -460,7 +460,8 @@ class Life:
         before = time.perf_counter()
         connect.start(self.name, transport)
         session.attach(transport)
-        self.steps["spawn"] = time.perf_counter() - before
+        if transport.pid is not None:
+            self.steps["spawn"] = time.perf_counter() - before
 
     async def _respawn(self, *, legacy: bool = False) -> None:
         """Take the dead process, or the connection, down whole, then start another."""
