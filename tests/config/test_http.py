@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from moorings import AsyncHost, HttpServer, StdioServer
@@ -619,7 +619,7 @@ VALUES = st.recursive(
 )
 
 
-@settings(max_examples=300)
+@settings(max_examples=300, suppress_health_check=[HealthCheck.too_slow])
 @given(st.dictionaries(st.sampled_from(sorted(HTTP_KEYS | STDIO_KEYS)), VALUES, max_size=5), st.booleans())
 def test_any_entry_is_a_server_or_problems(entry: dict[str, Any], with_url: bool) -> None:
     entry = {"url": URL, **entry} if with_url else entry

@@ -160,7 +160,7 @@ class StdioServer(ServerSpec, frozen=True, kw_only=True, forbid_unknown_fields=T
     args: tuple[str, ...] = ()
     """Its arguments, passed as they stand."""
     env: Mapping[str, str] = {}
-    """Added to the safe baseline of the environment (see ``transport/environment.py``)."""
+    """Added to the few variables that every server gets, in place of those of the same name."""
     inherit_env: bool | tuple[str, ...] = False
     """True: the host's whole environment; or the names of further variables to pass on."""
     cwd: str | None = None
