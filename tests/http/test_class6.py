@@ -9,7 +9,7 @@ import pytest
 
 from moorings import AmbiguousDelivery, CallTimeout, NotSent, Refused
 from tests.faults.http_server import HttpFaults
-from tests.http.kit import ALL, ERAS, SLACK, host_for, hosted, within
+from tests.http.kit import ALL, ERAS, SLACK, host_for, hosted, unconnected, within
 
 BREAKS = ["die_after", "die_in_body", "cut_in_body"]
 """Carried out; what comes back breaks off."""
@@ -125,7 +125,7 @@ async def test_f6_3_a_refused_connection_is_not_sent_and_goes_out_once_the_serve
         await server.stop_listening()
         server.drop_connections()
         await server.until(lambda s: not s.live)
-        await asyncio.sleep(0.02)
+        await unconnected(host)
         calling = asyncio.ensure_future(host.call("s__effect", timeout=10))
         await asyncio.sleep(0.05)
         await server.listen()
@@ -147,7 +147,7 @@ async def test_f6_3_a_server_that_stays_away_is_told_of_soon(era: str) -> None:
         await server.stop_listening()
         server.drop_connections()
         await server.until(lambda s: not s.live)
-        await asyncio.sleep(0.02)
+        await unconnected(host)
         with within(4.0), pytest.raises(NotSent, match="refused"):
             await host.call("s__effect", timeout=30)
         await server.listen()
