@@ -1,0 +1,68 @@
+"""Servers that say the right thing in the wrong place, at the wrong time, or again and again."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+from moorings import AsyncHost
+from tests.faults.http_server import HttpFaults
+from tests.http.kit import host_for, mute
+
+Word = Callable[[HttpFaults, Any], Awaitable[None]]
+TEXT = {"content": [{"type": "text", "text": "ok"}], "resultType": "complete"}
+
+
+@asynccontextmanager
+async def telling(
+    words: dict[str, Word], *, bounds: dict[str, Any] | None = None, spec: dict[str, Any] | None = None, **script: Any
+) -> AsyncIterator[tuple[AsyncHost, HttpFaults]]:  # fmt: skip
+    """A scripted server that answers some methods by these functions, and a host that is ready with it."""
+    async with HttpFaults(**script) as server:
+        route = server.answer
+
+        async def answer(exchange: Any) -> None:
+            word = words.get(exchange.seen.rpc or exchange.seen.http)
+            await (route(exchange) if word is None else word(server, exchange))
+
+        server.answer = answer  # type: ignore[method-assign]
+        async with host_for(server.url, bounds=bounds, **(spec or {})) as host:
+            seen = await host.wait_ready()
+            assert seen.all_ready, seen
+            yield host, server
+
+
+def event(message: Any, id_: str | None = None) -> bytes:
+    name = "" if id_ is None else f"id: {id_}\n"
+    return f"{name}data: {json.dumps(message)}\n\n".encode()
+
+
+def answer_to(exchange: Any, **result: Any) -> dict[str, Any]:
+    return {"jsonrpc": "2.0", "id": exchange.seen.id, "result": {**TEXT, **result}}
+
+
+# On a kept connection
+
+
+async def test_f6_what_comes_on_an_idle_connection_is_no_answer_to_the_next_request() -> None:
+    """F5.3, F6.1: a second answer (a late one, the 408 of a proxy) ends the connection that it came on."""
+    spoken = asyncio.Event()
+
+    async def twice(server: HttpFaults, exchange: Any) -> None:
+        exchange.json(answer_to(exchange))
+        server.effects["call"] += 1
+        if server.effects["call"] == 1:
+            await spoken.wait()
+            forged = {**answer_to(exchange), "id": exchange.seen.id + 1}
+            exchange.json({**forged, "result": {"content": [{"type": "text", "text": "forged"}]}})
+
+    async with telling({"tools/call": twice}, **mute("handshake")) as (host, server):
+        assert (await host.call("s__echo")).text == "ok"
+        connection = server.of("tools/call")[0].connection
+        spoken.set()
+        await server.until(lambda s: all(each.number != connection for each in s.live))
+        assert (await host.call("s__echo")).text == "ok"
+        assert server.effects["call"] == 2
