@@ -8,8 +8,10 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
-from moorings import AsyncHost
-from tests.faults.http_server import HttpFaults
+import pytest
+
+from moorings import AmbiguousDelivery, AsyncHost
+from tests.faults.http_server import Finish, HttpFaults
 from tests.http.kit import host_for, mute
 
 Word = Callable[[HttpFaults, Any], Awaitable[None]]
@@ -66,3 +68,33 @@ async def test_f6_what_comes_on_an_idle_connection_is_no_answer_to_the_next_requ
         await server.until(lambda s: all(each.number != connection for each in s.live))
         assert (await host.call("s__echo")).text == "ok"
         assert server.effects["call"] == 2
+
+
+# On streams
+
+
+async def test_f6_headers_that_fail_while_a_stream_is_resumed_do_not_unsend_its_call() -> None:
+    """F6.1: the call was sent, whatever keeps its stream from being resumed."""
+    broken = False
+
+    async def headers() -> dict[str, str]:
+        if broken:
+            raise RuntimeError("no token")
+        return {"X-Key": "k"}
+
+    async def cut(server: HttpFaults, exchange: Any) -> None:
+        nonlocal broken
+        broken = True
+        server.effects["call"] += 1
+        exchange.start_sse()
+        exchange.write(b"id: 1\nretry: 0\ndata:\n\n")
+        raise Finish
+
+    async def get(server: HttpFaults, exchange: Any) -> None:
+        exchange.body(401 if "last-event-id" in exchange.seen.headers else 405, b"", None)
+
+    async with telling({"tools/call": cut, "GET": get}, spec={"headers": headers}) as (host, server):
+        with pytest.raises(AmbiguousDelivery, match="headers") as caught:
+            await host.call("s__effect")
+        assert caught.value.sent
+        assert server.effects["call"] == 1

@@ -229,10 +229,10 @@ FAILURES = (NetError, HeadersFailed, MooringsError)
 
 def net_failure(error: Exception, started: bool = False) -> Failure:
     """Why a request got no answer, from one of ``FAILURES``: what kind of outcome that is (law 4)."""
-    if isinstance(error, MooringsError):
-        return Failure(kind="broken" if started else "unsent", reason=error.message)
     if not isinstance(error, NetError):
-        return Failure(kind="unsent", reason=str(error))
+        # Headers are asked for again where a stream is resumed: its request was sent long ago.
+        reason = error.message if isinstance(error, MooringsError) else str(error)
+        return Failure(kind="broken" if started else "unsent", reason=reason)
     reason = f"{error.reason} ({error.url})"
     if isinstance(error, RedirectRefused):
         return Failure(
