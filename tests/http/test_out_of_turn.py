@@ -12,7 +12,7 @@ import pytest
 
 from moorings import AmbiguousDelivery, AsyncHost
 from tests.faults.http_server import Finish, HttpFaults
-from tests.http.kit import host_for, mute
+from tests.http.kit import SLACK, host_for, mute, within
 
 Word = Callable[[HttpFaults, Any], Awaitable[None]]
 TEXT = {"content": [{"type": "text", "text": "ok"}], "resultType": "complete"}
@@ -98,3 +98,32 @@ async def test_f6_headers_that_fail_while_a_stream_is_resumed_do_not_unsend_its_
             await host.call("s__effect")
         assert caught.value.sent
         assert server.effects["call"] == 1
+
+
+async def test_f13_4_events_that_all_bear_one_id_are_all_heard() -> None:
+    """F13.4: the id of an event tells what a resumed stream brings twice, and nothing before that."""
+
+    async def same(server: HttpFaults, exchange: Any) -> None:
+        exchange.start_sse()
+        exchange.write(b"id: 7\ndata:\n\n")
+        exchange.write(event({"jsonrpc": "2.0", "method": "notifications/message", "params": {}}, "7"))
+        exchange.write(event(answer_to(exchange), "7"))
+        exchange.end_sse()
+
+    async with telling({"tools/call": same}) as (host, _server):
+        assert (await host.call("s__echo")).text == "ok"
+
+
+async def test_f13_4_a_flood_of_ids_holds_nobody_up() -> None:
+    """F13.4: an event costs the same, however many ids are remembered."""
+    flood = b"".join(b"id:%d\ndata:{}\n\n" % number for number in range(10_000, 25_000))
+
+    async def flooding(server: HttpFaults, exchange: Any) -> None:
+        exchange.start_sse()
+        exchange.write(flood)
+        exchange.write(event(answer_to(exchange)))
+        exchange.end_sse()
+
+    async with telling({"tools/call": flooding}) as (host, _server):
+        with within(SLACK):
+            assert (await host.call("s__echo")).text == "ok"

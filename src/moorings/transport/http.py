@@ -16,7 +16,6 @@ import asyncio
 import logging
 import random
 import re
-from collections import deque
 from collections.abc import Coroutine, Mapping
 from contextlib import AbstractAsyncContextManager
 from functools import partial
@@ -549,7 +548,11 @@ class _Stream:
         self.last_id: str | None = None
         self.asked_wait: float | None = None
         """Seconds that the server wants between two openings."""
-        self._seen: deque[str] = deque(maxlen=MOST_SEEN)
+        self._openings = 0
+        self._seen: dict[str, int] = {}
+        """Ids of events that brought a message, and in which opening they came last."""
+        self._unique = True
+        """False once one opening brought two messages under one id: then it does not tell what came twice."""
 
     @property
     def wait(self) -> float:
@@ -559,6 +562,7 @@ class _Stream:
     async def read(self, answer: Answer, out: Exchange | None) -> None:
         """Bring its events to the receiver, until its end or until the answer is there. Raises NetError."""
         parser = self.parser = EventParser(self._transport._settings.max_message)
+        self._openings += 1
         request, receiver = self._request, self._transport._receiver
         about = request.id if request is not None else None
         linger: asyncio.TimerHandle | None = None
@@ -570,10 +574,8 @@ class _Stream:
                         receiver.oversize(event)
                         continue
                     if event.id is not None:
-                        if event.id in self._seen:
+                        if event.id and event.data and self._came_before(event.id):
                             continue
-                        if event.id:
-                            self._seen.append(event.id)
                         self.last_id = event.id if _EVENT_ID.match(event.id) else None
                     if event.data:
                         receiver.message(event.data, about)
@@ -591,3 +593,15 @@ class _Stream:
         finally:
             if linger is not None:
                 linger.cancel()
+
+    def _came_before(self, id_: str) -> bool:
+        """Whether an earlier opening brought the message with this id already. An event has an id of its own, but some
+        servers give all of a stream the same; what one opening brings is not sent twice."""
+        seen = self._seen
+        before = seen.pop(id_, None)
+        seen[id_] = self._openings
+        if len(seen) > MOST_SEEN:
+            del seen[next(iter(seen))]
+        if before == self._openings:
+            self._unique = False
+        return before is not None and before != self._openings and self._unique
