@@ -127,3 +127,23 @@ async def test_f13_4_a_flood_of_ids_holds_nobody_up() -> None:
     async with telling({"tools/call": flooding}) as (host, _server):
         with within(SLACK):
             assert (await host.call("s__echo")).text == "ok"
+
+
+async def test_f4_an_answer_on_another_stream_gives_back_the_connection_of_its_own() -> None:
+    """F4.6: streams that stay open and silent do not use up ``max_connections``."""
+    listening: list[Any] = []
+
+    async def get(server: HttpFaults, exchange: Any) -> None:
+        exchange.start_sse()
+        listening.append(exchange)
+        await asyncio.Event().wait()
+
+    async def elsewhere(server: HttpFaults, exchange: Any) -> None:
+        exchange.start_sse()
+        listening[-1].write(event(answer_to(exchange)))
+        await asyncio.Event().wait()
+
+    words = {"tools/call": elsewhere, "GET": get}
+    async with telling(words, bounds={"max_connections": 4}) as (host, _server):
+        for _ in range(8):
+            assert (await host.call("s__echo", timeout=2)).text == "ok"
