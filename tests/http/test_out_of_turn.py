@@ -147,3 +147,18 @@ async def test_f4_an_answer_on_another_stream_gives_back_the_connection_of_its_o
     async with telling(words, bounds={"max_connections": 4}) as (host, _server):
         for _ in range(8):
             assert (await host.call("s__echo", timeout=2)).text == "ok"
+
+
+async def test_f4_a_notification_that_is_never_taken_holds_calls_up_once_only(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """F13.5: one wait for ``notifications/initialized``, not one for each request."""
+    monkeypatch.setattr("moorings.transport.http.FIRST_WAIT", 0.5)
+
+    async def never(server: HttpFaults, exchange: Any) -> None:
+        await asyncio.Event().wait()
+
+    async with telling({"notifications/initialized": never}) as (host, _server):
+        with within(0.5 + SLACK):
+            for _ in range(8):
+                await host.call("s__echo", {"text": "x"})

@@ -200,6 +200,9 @@ class HttpTransport:
             first = self._first
             if first is not None and not first.done() and method != "notifications/initialized":
                 await asyncio.wait({first}, timeout=FIRST_WAIT)
+                if not first.done() and self._first is first:
+                    # A server may never answer it: one wait is enough for all.
+                    self._first = None
             answered = self._listen_answered
             if (
                 answered is not None
