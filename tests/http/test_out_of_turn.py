@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from moorings import AmbiguousDelivery, AsyncHost
+from moorings import AmbiguousDelivery, AsyncHost, NotSent
 from tests.faults.http_server import Finish, HttpFaults
 from tests.http.kit import SLACK, host_for, mute, within
 
@@ -162,3 +162,34 @@ async def test_f4_a_notification_that_is_never_taken_holds_calls_up_once_only(
         with within(0.5 + SLACK):
             for _ in range(8):
                 await host.call("s__echo", {"text": "x"})
+
+
+# Sessions that are lost each time
+
+
+async def test_f5_2_a_server_that_forgets_each_session_is_asked_at_a_growing_distance() -> None:
+    """F5.2: lists that are looked at after a loss may not make a storm of the next ones."""
+    async with telling({}) as (host, server):
+        server.set(on={"tools/call": "status:404:gone", "tools/list": "status:404:gone"})
+        with pytest.raises(NotSent, match="session"):
+            await host.call("s__effect", timeout=5)
+        await asyncio.sleep(1.0)
+        assert server.count("initialize") <= 10
+        server.set(on={"tools/call": "ok", "tools/list": "ok"})
+        assert (await host.call("s__effect")).text == "1"
+
+
+async def test_f5_2_what_costs_each_session_to_which_it_is_said_waits_and_the_rest_is_said() -> None:
+    """F5.2: a log level or a subscription that is refused as if the session were lost makes no storm."""
+    async with telling({}) as (host, server):
+        for name in ("a", "b", "c"):
+            await host.subscribe(f"mem:{name}", server="s")
+        await host.set_log_level("info", server="s")
+        server.set(on={"logging/setLevel": "status:404:gone"})
+        server.forget()
+        assert (await host.call("s__effect")).text == "1"
+        await server.until(
+            lambda s: {each.params["uri"] for each in s.of("resources/subscribe")[3:]} == {"mem:a", "mem:b", "mem:c"}
+        )  # fmt: skip
+        await asyncio.sleep(1.0)
+        assert server.count("initialize") <= 6
