@@ -193,3 +193,26 @@ async def test_f5_2_what_costs_each_session_to_which_it_is_said_waits_and_the_re
         )  # fmt: skip
         await asyncio.sleep(1.0)
         assert server.count("initialize") <= 6
+
+
+async def test_f5_2_a_stream_that_is_not_found_costs_one_session_and_no_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """F5.2, F5.4: a GET that works once for each session and then is 404 says nothing of the next session."""
+    monkeypatch.setattr("moorings.transport.http.FIRST_REOPEN", 0.02)
+    opened: set[str] = set()
+
+    async def get(server: HttpFaults, exchange: Any) -> None:
+        session = exchange.seen.headers["mcp-session-id"]
+        if session in opened:
+            exchange.body(404, b"", None)
+            return
+        opened.add(session)
+        exchange.start_sse()
+        exchange.end_sse()
+
+    async with telling({"GET": get}) as (host, server):
+        await server.seen("GET", 4)
+        await asyncio.sleep(0.3)
+        assert server.count("initialize") == 2
+        assert (await host.call("s__effect")).text == "1"

@@ -108,6 +108,9 @@ class HttpTransport:
         self._listen_answered: asyncio.Future[None] | None = None
         """Done when the first GET of the stream was answered, or failed."""
         self._stream_opened = False
+        self._lost_by_stream = False
+        """True once a session was given up because its stream was not found: should the next be lost so too, before a
+        stream brought anything, then only calls can tell."""
         self._hears = False
         self._over = False
         self._headers: tuple[Mapping[str, str], str, str | None, dict[str, str]] | None = None
@@ -453,7 +456,9 @@ class HttpTransport:
                         continue
                     self._heard_of_listen()
                     if answer.status == 404 and session is not None and self._stream_opened:
-                        self._lose_session(session)
+                        if not self._lost_by_stream:
+                            self._lost_by_stream = True
+                            self._lose_session(session)
                         return
                     if answer.status != 200 or answer.content_type != EVENT_STREAM:
                         if answer.status < 500 and answer.status != 429:
@@ -472,6 +477,8 @@ class HttpTransport:
                 _log.debug("the stream of %s broke: %s", self._shown, error)
             self._hears = False
             lived = self._loop.time() - began
+            if stream.events > before or lived > LONGEST_REOPEN:
+                self._lost_by_stream = False
             wait = (
                 FIRST_REOPEN
                 if stream.events > before or lived > LONGEST_REOPEN
