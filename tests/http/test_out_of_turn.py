@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from moorings import AmbiguousDelivery, AsyncHost, NotSent
+from moorings import AmbiguousDelivery, AsyncHost, NotSent, Refused
 from tests.faults.http_server import Finish, HttpFaults
 from tests.http.kit import SLACK, host_for, mute, within
 
@@ -216,3 +216,23 @@ async def test_f5_2_a_stream_that_is_not_found_costs_one_session_and_no_more(
         await asyncio.sleep(0.3)
         assert server.count("initialize") == 2
         assert (await host.call("s__effect")).text == "1"
+
+
+# Bytes that are no text
+
+
+@pytest.mark.parametrize("name", ["Content-Type", "WWW-Authenticate", "Location", "Retry-After"])
+@pytest.mark.parametrize("status", [401, 302, 429])
+async def test_f13_headers_that_are_no_text_are_no_fault_of_ours(name: str, status: int) -> None:
+    """F13.3: the error is typed by its status, and can be printed."""
+
+    async def odd(server: HttpFaults, exchange: Any) -> None:
+        head = b"HTTP/1.1 %d X\r\n%s: \xff\xed\xa0\x80\r\nContent-Length: 0\r\n\r\n" % (status, name.encode())
+        exchange.write(head)
+
+    async with telling({"tools/call": odd}) as (host, _server):
+        with pytest.raises(Refused) as caught:
+            await host.call("s__echo")
+        assert not caught.value.sent
+        assert caught.value.http is not None
+        f"{caught.value} {caught.value.http}".encode()

@@ -167,7 +167,11 @@ def detail_of(answer: Answer, settings: HttpSettings, excerpt: str = "") -> Http
         url=redacted(answer.url),
         excerpt=excerpt,
         retry_after=retry_after(answer),
-        challenges=tuple(hidden(each, secrets) for each in headers.getall("WWW-Authenticate", ())),
+        # Bytes that are no text come as halves of characters, which nobody could print.
+        challenges=tuple(
+            hidden(each, secrets).encode("utf-8", "replace").decode()
+            for each in headers.getall("WWW-Authenticate", ())
+        ),
     )
 
 
