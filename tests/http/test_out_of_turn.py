@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from moorings import AmbiguousDelivery, AsyncHost, NotSent, Refused
+from moorings import AmbiguousDelivery, AsyncHost, CallTimeout, NotSent, Refused
 from tests.faults.http_server import Finish, HttpFaults
 from tests.http.kit import SLACK, host_for, mute, within
 
@@ -236,3 +236,37 @@ async def test_f13_headers_that_are_no_text_are_no_fault_of_ours(name: str, stat
         assert not caught.value.sent
         assert caught.value.http is not None
         f"{caught.value} {caught.value.http}".encode()
+
+
+# Tasks
+
+
+def task(exchange: Any, **more: Any) -> dict[str, Any]:
+    says = {"taskId": "t1", "status": "working", "pollIntervalMs": 0, **more}
+    return {"jsonrpc": "2.0", "id": exchange.seen.id, "result": {"resultType": "complete", **says}}
+
+
+async def created(server: HttpFaults, exchange: Any) -> None:
+    exchange.json(task(exchange, resultType="task"))
+
+
+async def test_a_task_that_never_ends_times_out_as_sent_and_is_asked_to_cancel() -> None:
+    async def working(server: HttpFaults, exchange: Any) -> None:
+        exchange.json(task(exchange))
+
+    async with telling({"tools/call": created, "tasks/get": working}, **mute("modern")) as (host, server):
+        with pytest.raises(CallTimeout) as caught:
+            await host.call("s__echo", timeout=0.5)
+        assert caught.value.sent
+        assert "not sent" not in str(caught.value)
+        assert caught.value.tool == "echo"
+        await server.seen("tasks/cancel")
+
+
+async def test_the_state_of_another_task_is_no_answer() -> None:
+    async def other(server: HttpFaults, exchange: Any) -> None:
+        exchange.json(task(exchange, taskId="t2", status="completed", result=TEXT))
+
+    async with telling({"tools/call": created, "tasks/get": other}, **mute("modern")) as (host, _server):
+        with pytest.raises(AmbiguousDelivery, match="another task"):
+            await host.call("s__echo")
