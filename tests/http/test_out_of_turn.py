@@ -270,3 +270,30 @@ async def test_the_state_of_another_task_is_no_answer() -> None:
     async with telling({"tools/call": created, "tasks/get": other}, **mute("modern")) as (host, _server):
         with pytest.raises(AmbiguousDelivery, match="another task"):
             await host.call("s__echo")
+
+
+# Reads
+
+
+async def test_f8_9_a_read_that_a_change_overtakes_is_not_kept() -> None:
+    """F8.9: what was asked for before the change may be the old."""
+    gate = asyncio.Event()
+
+    async def read(server: HttpFaults, exchange: Any) -> None:
+        text = str(server.count("resources/read"))
+        if text == "1":
+            await gate.wait()
+        contents = [{"uri": "mem:a", "text": text}]
+        kept = {"contents": contents, "resultType": "complete", "ttlMs": 3_600_000, "cacheScope": "private"}
+        exchange.json({"jsonrpc": "2.0", "id": exchange.seen.id, "result": kept})
+
+    async with telling({"resources/read": read}, era="modern") as (host, server):
+        reading = asyncio.ensure_future(host.read_resource("mem:a", server="s"))
+        await server.seen("resources/read")
+        life = host._servers["s"].life
+        assert life is not None and life.session is not None
+        life.session._hooks.resource_changed("mem:a")
+        gate.set()
+        assert (await reading).contents[0].text == "1"
+        assert (await host.read_resource("mem:a", server="s")).contents[0].text == "2"
+        assert (await host.read_resource("mem:a", server="s")).contents[0].text == "2"

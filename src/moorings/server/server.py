@@ -652,8 +652,9 @@ class Server:
         fresh = self._reads.get(uri) if life is not None and life.serving is not None else None
         if fresh is not None:
             return fresh
+        asked_at = self._reads.forgotten
         result = await self.request(uri, clock, lambda m: m.read_resource(uri, clock))
-        self._reads.put(uri, result)
+        self._reads.put(uri, result, asked_at)
         return result
 
     # Skills, which are asked for only where they were declared
