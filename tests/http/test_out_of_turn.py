@@ -297,3 +297,26 @@ async def test_f8_9_a_read_that_a_change_overtakes_is_not_kept() -> None:
         assert (await reading).contents[0].text == "1"
         assert (await host.read_resource("mem:a", server="s")).contents[0].text == "2"
         assert (await host.read_resource("mem:a", server="s")).contents[0].text == "2"
+
+
+# Headers of a function
+
+
+@pytest.mark.parametrize("error", [SystemExit, KeyboardInterrupt, asyncio.CancelledError])
+async def test_a_function_for_headers_that_exits_ends_its_request_alone(error: type[BaseException]) -> None:
+    """F6.1: the same for an async function as for one in a thread: the loop goes on."""
+    fails = False
+
+    async def headers() -> dict[str, str]:
+        if fails:
+            raise error
+        return {}
+
+    async def turned_away(server: HttpFaults, exchange: Any) -> None:
+        nonlocal fails
+        fails = True
+        exchange.body(401, b"", None)
+
+    async with telling({"tools/call": turned_away}, spec={"headers": headers}) as (host, _server):
+        with pytest.raises(NotSent, match=error.__name__):
+            await host.call("s__echo")
