@@ -87,7 +87,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, cast
 from urllib.parse import parse_qs, urlsplit
 
 Json = dict[str, Any]
@@ -304,8 +304,8 @@ class Connection(asyncio.Protocol):
         """The request is HTTP/1.0, as middle boxes speak it: no chunks; a stream ends with the connection."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self.transport = transport
+        # Not asserted: one of uvloop is no asyncio.Transport by its class.
+        self.transport = cast(asyncio.Transport, transport)
         self.number = self.server.enter(self)
         self.task = asyncio.create_task(self.serve(), name=f"http faults connection {self.number}")
 

@@ -319,6 +319,7 @@ def give_back(connection: Any, handler: Handler) -> None:
             transport.abort()
         connection.close()
     else:
+        handler.resting = True
         connection.release()
 
 
@@ -351,7 +352,7 @@ async def exchange(
     timer: asyncio.TimerHandle | None = None
     live.add(waiting)
     try:
-        handler.heard = False
+        handler.heard = handler.resting = False
         handler.set_response_params(
             skip_payload=method == "HEAD",
             read_until_eof=True,

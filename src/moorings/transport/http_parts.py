@@ -166,7 +166,11 @@ def detail_of(answer: Answer, settings: HttpSettings, excerpt: str = "") -> Http
         url=shown_url(answer.url),
         excerpt=excerpt,
         retry_after=retry_after(answer),
-        challenges=tuple(hidden(each, secrets) for each in headers.getall("WWW-Authenticate", ())),
+        # Bytes that are no text come as halves of characters, which nobody could print.
+        challenges=tuple(
+            hidden(each, secrets).encode("utf-8", "replace").decode()
+            for each in headers.getall("WWW-Authenticate", ())
+        ),
     )
 
 
@@ -228,10 +232,10 @@ FAILURES = (NetError, HeadersFailed, MooringsError)
 
 def net_failure(error: Exception, started: bool = False) -> Failure:
     """Why a request got no answer, from one of ``FAILURES``: what kind of outcome that is (law 4)."""
-    if isinstance(error, MooringsError):
-        return Failure(kind="broken" if started else "unsent", reason=error.message)
     if not isinstance(error, NetError):
-        return Failure(kind="unsent", reason=str(error))
+        # Headers are asked for again where a stream is resumed: its request was sent long ago.
+        reason = error.message if isinstance(error, MooringsError) else str(error)
+        return Failure(kind="broken" if started else "unsent", reason=reason)
     reason = f"{error.reason} ({error.url})"
     if isinstance(error, RedirectRefused):
         return Failure(

@@ -428,7 +428,7 @@ def _fault(
         phrase = f" {HTTPStatus(status).phrase}"
     except ValueError:
         phrase = ""
-    media = first_words(media_type(content_type).encode(), 80)
+    media = first_words(media_type(content_type).encode("utf-8", "replace"), 80)
     text = f"HTTP {status}{phrase} from {shown_url(url)}"
     if what := _WHAT.get(kind):
         text += f": {what}"
