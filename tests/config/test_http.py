@@ -619,7 +619,7 @@ VALUES = st.recursive(
 )
 
 
-@settings(max_examples=300, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=300, suppress_health_check=[HealthCheck.too_slow], deadline=None)
 @given(st.dictionaries(st.sampled_from(sorted(HTTP_KEYS | STDIO_KEYS)), VALUES, max_size=5), st.booleans())
 def test_any_entry_is_a_server_or_problems(entry: dict[str, Any], with_url: bool) -> None:
     entry = {"url": URL, **entry} if with_url else entry
