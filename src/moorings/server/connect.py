@@ -112,7 +112,7 @@ def may_be_legacy(spec: ServerSpec, error: StartError) -> bool:
         isinstance(spec, HttpServer)
         and spec.transport == "auto"
         and error.http is not None
-        and may_be_legacy_sse(error.http.status, error.http.excerpt.encode())
+        and may_be_legacy_sse(error.http.status, error.rpc_code)
     )
 
 

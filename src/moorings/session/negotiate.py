@@ -334,6 +334,7 @@ class _Talk:
             f"it refused {error.tool or 'initialize'}: {error.message}", server=self._session.server
         )
         refused.http = error.http
+        refused.rpc_code = _rpc_code(error)
         return refused
 
     def _nothing_in_common(self, theirs: tuple[str, ...]) -> StartError:

@@ -222,14 +222,14 @@ def judge_http_probe(status: int, content_type: str | None, body: bytes = b"") -
     return ProbeReading(ProbeKind.HANDSHAKE)
 
 
-def may_be_legacy_sse(status: int, body: bytes = b"") -> bool:
-    """Whether a refused ``initialize`` may mean the transport of 2024-11-05: then GET, expecting ``endpoint``."""
+def may_be_legacy_sse(status: int, code: int | None = None) -> bool:
+    """Whether a refused ``initialize`` may mean the transport of 2024-11-05: then GET, expecting ``endpoint``.
+
+    ``code`` is that of the JSON-RPC error in the answer, if one was.
+    """
     if status not in (400, 404, 405):
         return False
-    found = rpc_error_in(body)
-    if found is None:
-        return True
-    return found[1].code not in MODERN_ERRORS and (status, found[1].code) != (404, METHOD_NOT_FOUND)
+    return code not in MODERN_ERRORS and (status, code) != (404, METHOD_NOT_FOUND)
 
 
 # --- messages that were posted
