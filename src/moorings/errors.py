@@ -205,6 +205,8 @@ class StartError(MooringsError):
         """The last lines of its stderr."""
         self.http: HttpDetail | None = None
         """The HTTP answer that was the cause, if one was."""
+        self.rpc_code: int | None = None
+        """The code of the JSON-RPC error by which the server refused, if it did."""
 
     def __str__(self) -> str:
         where = f"server {self.server!r}: " if self.server else ""

@@ -347,7 +347,8 @@ async def test_f4_9_fifty_timeouts_of_blocking_calls(era: str) -> None:
 
         await asyncio.to_thread(work)
         held = [seen.id for seen in server.of("tools/call", tool="hold")]
-        await server.until(lambda s: sorted(s.cancelled) == sorted(held))
+        # One that was given up as it left may not have arrived; its cancel does.
+        await server.until(lambda s: set(held) <= set(s.cancelled), 30.0)
         await asyncio.get_running_loop().shutdown_default_executor()
 
 

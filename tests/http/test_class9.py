@@ -431,3 +431,20 @@ async def test_f9_a_configured_era_is_never_left() -> None:
         async with host_for(server.url, protocol="handshake") as host:
             assert (await host.wait_ready()).all_ready
         assert server.count("server/discover") == 0
+
+
+async def test_f9_4_a_modern_refusal_of_any_length_is_no_reason_for_the_old_transport() -> None:
+    """F9.4: it is told by its code, of which an excerpt of the body may show nothing."""
+    async with HttpFaults() as server:
+        route = server.answer
+
+        async def answer(exchange: Any) -> None:
+            if exchange.seen.rpc != "initialize":
+                await route(exchange)
+                return
+            exchange.error(-32022, "x" * 400, 400, data={"supported": ["2026-07-28"]})
+
+        server.answer = answer  # type: ignore[method-assign]
+        async with host_for(server.url, protocol="handshake") as host:
+            assert (await host.wait_ready()).failed
+        assert server.count("GET") == 0

@@ -132,7 +132,7 @@ def test_leaving(row: str, held: tuple[Serving, dict[str, Any]], tmp_path: Path)
     helpers = [int(line.split()[1]) for line in lines if line.startswith("child ")]
     try:
         for name in serving.servers:
-            serving.until(name, lambda server: not server.live, 5.0)
+            serving.until(name, lambda server: not server.live, 20.0)
         assert all(procs.alive(pid) for pid in helpers)
     finally:
         for pid in helpers:

@@ -334,6 +334,7 @@ class _Talk:
             f"it refused {error.tool or 'initialize'}: {error.message}", server=self._session.server
         )
         refused.http = error.http
+        refused.rpc_code = _rpc_code(error)
         return refused
 
     def _nothing_in_common(self, theirs: tuple[str, ...]) -> StartError:
@@ -349,6 +350,9 @@ def _decides(error: CallError) -> bool:
     """Whether an answer to the probe says anything of the era: a wish for authorization does not, nor what stands in
     between or is the matter of a moment."""
     if error.http is None or not isinstance(error, Refused | AmbiguousDelivery):
+        return True
+    if 300 <= error.http.status < 400:
+        # A page in front of it may catch what it does not know: whether that is all there is, ``initialize`` shows.
         return True
     kind = judge_http_probe(error.http.status, None).kind
     # Whatever stands in the body of a 401: who asks for credentials speaks either era (F9.4).
