@@ -1,4 +1,4 @@
-"""For the tests of grants and registration: settings, and HTTP with nothing between us and the server."""
+"""For the tests of grants and registration: settings, our HTTP, and one that gives prepared answers."""
 
 from __future__ import annotations
 
@@ -9,11 +9,10 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-import aiohttp
-
 from moorings._secret import Secret
-from moorings.auth.faults import AuthNetError
+from moorings.auth.http import AuthHttp, AuthNetError
 from moorings.auth.model import AuthMethod, Registration, ServerMetadata, read_server_metadata
+from moorings.net import Net
 from tests.faults.auth_server import AuthFaults
 
 REDIRECT = "http://127.0.0.1:7777/callback"
@@ -39,53 +38,6 @@ class Reply:
     headers: Mapping[str, str] = field(default_factory=dict)
     json: Any = None
     text: str = ""
-
-
-class PlainHttp:
-    """HTTP without vetting, as the tests are on loopback."""
-
-    def __init__(self, session: aiohttp.ClientSession) -> None:
-        self._session = session
-
-    async def post_form(
-        self,
-        url: str,
-        form: list[tuple[str, str]],
-        headers: Mapping[str, str] | None = None,
-        *,
-        within: float,
-    ) -> Reply:
-        return await self._send("POST", url, within, headers, data=form)
-
-    async def post_json(
-        self, url: str, value: Any, headers: Mapping[str, str] | None = None, *, within: float
-    ) -> Reply:
-        return await self._send("POST", url, within, headers, json=value)
-
-    async def delete(self, url: str, headers: Mapping[str, str] | None = None, *, within: float) -> Reply:
-        return await self._send("DELETE", url, within, headers)
-
-    async def get_json(self, url: str, *, within: float) -> tuple[int, Mapping[str, str], Any]:
-        got = await self._send("GET", url, within, {"Accept": "application/json"})
-        return got.status, got.headers, got.json
-
-    async def _send(
-        self, method: str, url: str, within: float, headers: Mapping[str, str] | None, **body: Any
-    ) -> Reply:
-        try:
-            async with asyncio.timeout(within):
-                async with self._session.request(
-                    method, url, headers=dict(headers or {}), allow_redirects=False, **body
-                ) as answer:
-                    text = await answer.text()
-        except (aiohttp.ClientError, TimeoutError) as fault:
-            sent = not isinstance(fault, aiohttp.ClientConnectorError)
-            raise AuthNetError(f"no answer: {type(fault).__name__}", transient=True, sent=sent) from None
-        try:
-            value = json.loads(text)
-        except ValueError:
-            value = None
-        return Reply(answer.status, answer.headers, value, text)
 
 
 class Canned:
@@ -127,10 +79,17 @@ def in_json(value: Any, status: int = 200, **headers: str) -> Reply:
 
 
 @asynccontextmanager
-async def plain_http() -> AsyncIterator[PlainHttp]:
-    connector = aiohttp.TCPConnector(force_close=True)
-    async with aiohttp.ClientSession(connector=connector) as session:
-        yield PlainHttp(session)
+async def plain_http() -> AsyncIterator[AuthHttp]:
+    """The real one; the tests' servers are on loopback."""
+    net = Net(dict)
+    try:
+        yield AuthHttp(net, loopback=True)
+    finally:
+        await net.aclose()
+
+
+def no_answer(reason: str, *, transient: bool = True, sent: bool = True) -> AuthNetError:
+    return AuthNetError(reason, url="https://as.example/", transient=transient, sent=sent)
 
 
 def soon(seconds: float = 10.0) -> float:

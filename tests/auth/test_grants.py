@@ -15,7 +15,7 @@ from moorings._secret import Secret
 from moorings.auth import dpop, grants, jose
 from moorings.auth.authorization import AuthorizationRequest
 from moorings.auth.endpoint import read_answer
-from moorings.auth.faults import AuthNetError, GrantError, NeedsClient
+from moorings.auth.faults import GrantError, NeedsClient
 from moorings.auth.model import LOCAL, CredentialKey
 from tests.auth.grants_kit import (
     REDIRECT,
@@ -25,6 +25,7 @@ from tests.auth.grants_kit import (
     a_server,
     in_json,
     metadata_of,
+    no_answer,
     plain_http,
     soon,
 )
@@ -372,7 +373,7 @@ async def test_a_poll_that_fails_for_the_network_is_made_again_more_slowly() -> 
     )
     pauses = Pauses()
     http = Canned(
-        AuthNetError("reset", transient=True, sent=True),
+        no_answer("reset"),
         in_json({}, 503, **{"Retry-After": "30"}),
         in_json(TOKEN),
     )
@@ -509,8 +510,8 @@ async def test_a_bearer_is_one_however_it_is_spelt(kind: object) -> None:
             False,
         ),
         (Reply(200, {"Content-Type": "application/x-www-form-urlencoded"}, None, "&&"), "unusable", True),
-        (AuthNetError("reset", transient=True, sent=True), "network", True),
-        (AuthNetError("an address that is not spoken to", transient=False, sent=False), "network", False),
+        (no_answer("reset"), "network", True),
+        (no_answer("an address that is not spoken to", transient=False, sent=False), "network", False),
     ],
 )
 async def test_f11_6_transient_and_final_are_told_apart(reply: Any, code: str, transient: bool) -> None:
@@ -536,7 +537,7 @@ async def test_f16_5_a_server_that_repeats_the_request_shows_nothing_of_it() -> 
     for reply in (
         in_json({"error": "invalid_grant", "error_description": echo}, 400),
         Reply(400, {"Content-Type": "text/plain"}, None, echo),
-        AuthNetError(echo, transient=True, sent=True),
+        no_answer(echo),
     ):
         with pytest.raises(GrantError) as caught:
             await grants.refresh(

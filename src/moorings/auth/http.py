@@ -204,9 +204,7 @@ class AuthHttp:
         except NetError as error:
             raise _fault(error) from None
         except MisuseError:
-            raise AuthNetError(
-                "not a URL that can be asked", url=url, transient=False, sent=False
-            ) from None
+            raise AuthNetError("not a URL that can be asked", url=url, transient=False, sent=False) from None
         except TimeoutError:
             if not bound.expired():
                 raise
@@ -263,13 +261,13 @@ def _fault(error: NetError) -> AuthNetError:
             fix = "set auth.private_networks if this server is meant to be there"
     elif isinstance(error, RedirectRefused):
         transient = False
-        reason = f"it answered {error.status} and points to {error.location}, which was not followed: {reason}"
+        reason = (
+            f"it answered {error.status} and points to {error.location}, which was not followed: {reason}"
+        )
     elif isinstance(error, TlsFailed):
         transient = error.kind not in _HOPELESS_TLS
     elif isinstance(error, ProxyFailed):
         transient = error.status != 407
     elif isinstance(error, TooLarge) or (isinstance(error, DialFailed) and error.kind == "address"):
         transient = False
-    return AuthNetError(
-        reason, url=error.url, transient=transient, sent=error.sent, refused=refused, fix=fix
-    )
+    return AuthNetError(reason, url=error.url, transient=transient, sent=error.sent, refused=refused, fix=fix)
