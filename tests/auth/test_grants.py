@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+import traceback
 from typing import Any
 
 import msgspec
@@ -550,6 +551,23 @@ async def test_f16_5_a_server_that_repeats_the_request_shows_nothing_of_it() -> 
             )
         for text in (str(caught.value), repr(caught.value), caught.value.description):
             assert "s3cret" not in text and "\x1b" not in text and "\x07" not in text
+
+
+async def test_f16_5_a_crash_dump_with_its_variables_shows_nothing() -> None:
+    client = a_client(client_secret=Secret("client-s3cret"), auth_method="client_secret_basic")
+    for reply in (in_json({"error": "invalid_grant"}, 400), no_answer("reset")):
+        with pytest.raises(GrantError) as caught:
+            await grants.refresh(
+                Canned(reply),
+                a_server(),
+                client,
+                refresh_token=Secret("RT-s3cret"),
+                resource=None,
+                deadline=soon(),
+            )
+        dump = traceback.TracebackException.from_exception(caught.value, capture_locals=True)
+        ours = [frame for frame in dump.stack if "/auth/" in frame.filename and "tests" not in frame.filename]
+        assert ours and "s3cret" not in str([frame.locals for frame in ours])
 
 
 async def test_after_its_deadline_nothing_is_sent() -> None:
