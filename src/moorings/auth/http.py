@@ -28,6 +28,7 @@ from ..net.errors import (
     TooLarge,
 )
 from ..net.settings import NetSettings
+from .faults import AuthFault
 
 if TYPE_CHECKING:
     from ..net.client import HttpClient, Net, Redirects
@@ -43,7 +44,7 @@ JSON = "application/json"
 _HOPELESS_TLS = frozenset({"client-certificate-required", "client-certificate-refused"})
 
 
-class AuthNetError(Exception):
+class AuthNetError(AuthFault):
     """No answer came, or none was asked for, as the URL leads where it may not. No secret is in its text."""
 
     def __init__(
@@ -56,8 +57,7 @@ class AuthNetError(Exception):
         refused: RefusalKind | None = None,
         fix: str | None = None,
     ) -> None:
-        self.reason = reason
-        """A clause without a full stop."""
+        super().__init__(reason, fix=fix)
         self.url = redacted(url)
         self.transient = transient
         """True: the same may work later. False: something must be mended."""
@@ -67,11 +67,9 @@ class AuthNetError(Exception):
         """Always None: only an answer asks for a pause."""
         self.refused = refused
         """Why its address was refused, if it was."""
-        self.fix = fix
-        super().__init__(reason)
 
     def __str__(self) -> str:
-        return f"{self.url}: {self.reason}"
+        return f"{self.url}: {super().__str__()}"
 
 
 class AuthAnswer:
@@ -154,6 +152,10 @@ class AuthHttp:
         sent = {"Accept": JSON, "Content-Type": JSON, **(headers or {})}
         return await self._send(self._acting, "POST", url, sent, body, within, "none")
 
+    async def options(self, url: str, *, within: float) -> AuthAnswer:
+        """Ask if there is anything at a URL without doing anything there."""
+        return await self._send(self._reading, "OPTIONS", url, {}, None, within, "none")
+
     async def delete(
         self, url: str, headers: Mapping[str, str] | None = None, *, within: float
     ) -> AuthAnswer:
@@ -204,9 +206,7 @@ class AuthHttp:
         except NetError as error:
             raise _fault(error) from None
         except MisuseError:
-            raise AuthNetError(
-                "not a URL that can be asked", url=url, transient=False, sent=False
-            ) from None
+            raise AuthNetError("not a URL that can be asked", url=url, transient=False, sent=False) from None
         except TimeoutError:
             if not bound.expired():
                 raise
@@ -263,13 +263,13 @@ def _fault(error: NetError) -> AuthNetError:
             fix = "set auth.private_networks if this server is meant to be there"
     elif isinstance(error, RedirectRefused):
         transient = False
-        reason = f"it answered {error.status} and points to {error.location}, which was not followed: {reason}"
+        reason = (
+            f"it answered {error.status} and points to {error.location}, which was not followed: {reason}"
+        )
     elif isinstance(error, TlsFailed):
         transient = error.kind not in _HOPELESS_TLS
     elif isinstance(error, ProxyFailed):
         transient = error.status != 407
     elif isinstance(error, TooLarge) or (isinstance(error, DialFailed) and error.kind == "address"):
         transient = False
-    return AuthNetError(
-        reason, url=error.url, transient=transient, sent=error.sent, refused=refused, fix=fix
-    )
+    return AuthNetError(reason, url=error.url, transient=transient, sent=error.sent, refused=refused, fix=fix)
