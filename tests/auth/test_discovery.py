@@ -257,8 +257,8 @@ async def test_f11_1_a_slash_that_both_say_is_a_part_of_it() -> None:
 
 @pytest.mark.parametrize(
     "said",
-    ["https://evil.example/mcp", "{resource}/", "{resource}?x=1", "{resource}#x", "{origin}", "{origin}/",
-     "{origin}/MCP", "{origin}/mcp/deeper"],
+    ["https://evil.example/mcp", "{resource}/", "{resource}#x", "{origin}", "{origin}/", "{origin}/MCP",
+     "{origin}/mcp/deeper"],
 )  # fmt: skip
 async def test_another_resource_is_refused_before_anything_else_is_asked(said: str) -> None:
     async with AuthFaults(resource_said=said) as auth:
@@ -269,6 +269,14 @@ async def test_another_resource_is_refused_before_anything_else_is_asked(said: s
         assert auth.paths() == [PRM + "/mcp", PRM]
         got = await found(auth, accept_resource=said)
         assert (got.resource, got.resource_param) == (auth.resource, said)
+
+
+@pytest.mark.parametrize("said", ["{resource}?api_key=s3cret", "{origin}/aVery-s3cret-key-0123456789/mcp"])
+async def test_f16_5_a_key_in_the_identifier_of_a_resource_is_not_shown(said: str) -> None:
+    async with AuthFaults(resource_said=said) as auth:
+        error = await fault(auth)
+        assert error.kind == "resource-mismatch" and "s3cret" not in str(error)
+        assert (await found(auth, accept_resource=auth.filled(said))).resource_param == auth.filled(said)
 
 
 @pytest.mark.parametrize("said", ["{origin}", "{origin}/", "{resource}"])

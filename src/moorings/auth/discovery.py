@@ -18,7 +18,8 @@ from urllib.parse import urljoin, urlsplit
 import msgspec
 from msgspec import Struct
 
-from ..net.addresses import origin, redacted
+from .._urls import KEY_IN_PATH, shown_url
+from ..net.addresses import origin
 from ..wire.http_rules import parse_retry_after
 from .challenge import Challenge, bearer
 from .faults import AuthFault, said
@@ -312,7 +313,7 @@ class _Search:
             answer = await self.ask("resource metadata", url)
             if answer is None:
                 continue
-            document = read_resource_metadata(answer.json, source=redacted(url))
+            document = read_resource_metadata(answer.json, source=shown_url(url))
             if document is None:
                 self.note("resource metadata", url, answer.status, _no_document(answer, "resource"))
             elif document.resource in self.resources(url):
@@ -320,12 +321,13 @@ class _Search:
                 return document
             elif wrong is None:
                 wrong = document.resource
-                self.note("resource metadata", url, answer.status, f"it is for {said(wrong)!r}")
+                self.note("resource metadata", url, answer.status, f"it is for {_without_key(wrong)!r}")
         if wrong is not None:
+            shown = _without_key(wrong)
             raise self.fault(
-                f"the server says it is {said(wrong)!r}, and it was asked as {self.resource!r}",
+                f"the server says it is {shown!r}, and it was asked as {_without_key(self.resource)!r}",
                 "resource-mismatch",
-                fix=f"if that is the same server, set auth.accept_resource = {_quoted(wrong)}",
+                fix=f"if that is the same server, set auth.accept_resource = {_quoted(shown)}",
             )
         self.raise_if_unknown(0, UNKNOWN)
         return None
@@ -361,7 +363,7 @@ class _Search:
             places = server_documents(issuer)
         except ValueError:
             raise self.fault(
-                f"{said(redacted(issuer))!r} cannot be an authorization server: it is no https URL, or has a query",
+                f"{said(shown_url(issuer))!r} cannot be an authorization server: it is no https URL, or has a query",
                 "not-an-issuer",
             ) from None
         fine = {issuer, self.settings.accept_issuer or issuer}
@@ -387,7 +389,7 @@ class _Search:
             answer = await self.ask("server metadata", url)
             if answer is None:
                 continue
-            document = read_server_metadata(answer.json, source=redacted(url))
+            document = read_server_metadata(answer.json, source=shown_url(url))
             if document is None:
                 self.note("server metadata", url, answer.status, _no_document(answer, "issuer"))
             elif document.issuer not in fine:
@@ -521,7 +523,7 @@ class _Search:
         why: str,
         transient: bool = False,
     ) -> None:
-        self.tried.append(Tried(what, redacted(url), status, why, transient))
+        self.tried.append(Tried(what, shown_url(url), status, why, transient))
 
     def remark(self, problems: Iterable[str]) -> None:
         self.notes += [said(each) for each in problems]
@@ -542,6 +544,13 @@ class _Search:
         return DiscoveryFault(
             reason, kind=kind, transient=transient, tried=self.tried, fix=fix, retry_after=wait
         )
+
+
+def _without_key(identifier: str) -> str:
+    """The identifier of a resource letter by letter, as two that differ are shown; but a key in it is not."""
+    if "?" in identifier or any(KEY_IN_PATH.fullmatch(part) for part in identifier.split("/")[3:]):
+        return shown_url(identifier)
+    return said(identifier)
 
 
 def _quoted(text: str) -> str:

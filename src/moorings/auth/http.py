@@ -15,8 +15,9 @@ from urllib.parse import urlencode, urlsplit
 
 import msgspec
 
+from .._urls import shown_url
 from ..errors import MisuseError
-from ..net.addresses import is_loopback, origin, redacted
+from ..net.addresses import is_loopback, origin
 from ..net.errors import (
     AddressRefused,
     DialFailed,
@@ -58,7 +59,7 @@ class AuthNetError(AuthFault):
         fix: str | None = None,
     ) -> None:
         super().__init__(reason, fix=fix)
-        self.url = redacted(url)
+        self.url = shown_url(url)
         self.transient = transient
         """True: the same may work later. False: something must be mended."""
         self.sent = sent
@@ -93,7 +94,7 @@ class AuthAnswer:
         return self._body.decode("utf-8", "replace")
 
     def __repr__(self) -> str:
-        return f"AuthAnswer({self.status}, {redacted(self.url)}, {len(self._body)} bytes)"
+        return f"AuthAnswer({self.status}, {shown_url(self.url)}, {len(self._body)} bytes)"
 
 
 class AuthHttp:
