@@ -15,7 +15,8 @@ from urllib.parse import parse_qsl
 
 from .._secret import Secret
 from ..wire.http_rules import media_type, parse_retry_after
-from .faults import AuthNetError, GrantError, said
+from .faults import GrantError, said
+from .http import AuthNetError
 
 __all__ = ["Answer", "Endpoint", "ask", "left", "read_answer"]
 
@@ -88,9 +89,8 @@ async def ask(exchange: Awaitable[Answer], what: str, secrets: Iterable[Secret |
     except AuthNetError as fault:
         raise GrantError(
             "network",
-            said(fault.reason, secrets),
+            said(str(fault), secrets),
             transient=fault.transient,
-            retry_after=fault.retry_after,
             sent=fault.sent,
             fix=fault.fix,
             what=what,
