@@ -17,7 +17,8 @@ import msgspec
 from msgspec import Struct
 
 from .._secret import Secret
-from ..net.addresses import is_loopback, origin, redacted
+from .._urls import shown_url
+from ..net.addresses import is_loopback, origin
 from . import clients
 from .endpoint import Endpoint, Form, Headers, ask, left, read_answer
 from .faults import GrantError, LoginDenied, LoginFault, StrayCallback, WrongIssuer, said
@@ -193,7 +194,7 @@ def check_browser_url(url: str) -> None:
     if not url:
         raise LoginFault("the authorization server names no authorization endpoint")
     if _ODD.search(url):
-        raise LoginFault(f"the authorization endpoint {redacted(url)} holds characters that no URL has")
+        raise LoginFault(f"the authorization endpoint {shown_url(url)} holds characters that no URL has")
     if scheme not in ("http", "https"):
         raise LoginFault(
             f"the authorization endpoint has the scheme {said(scheme)[:20]!r}; only https is opened"
@@ -202,11 +203,11 @@ def check_browser_url(url: str) -> None:
         origin(url)
         parts = urlsplit(url)
     except ValueError as fault:
-        raise LoginFault(f"the authorization endpoint {redacted(url)} cannot be used: {fault}") from None
+        raise LoginFault(f"the authorization endpoint {shown_url(url)} cannot be used: {fault}") from None
     if scheme == "http" and not is_loopback(parts.hostname or ""):
-        raise LoginFault(f"the authorization endpoint {redacted(url)} is not https")
+        raise LoginFault(f"the authorization endpoint {shown_url(url)} is not https")
     if "@" in parts.netloc or "#" in url:
-        raise LoginFault(f"the authorization endpoint {redacted(url)} has a user or a fragment")
+        raise LoginFault(f"the authorization endpoint {shown_url(url)} has a user or a fragment")
 
 
 async def push(

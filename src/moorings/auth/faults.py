@@ -3,6 +3,8 @@
 ::
 
     AuthFault                  reason, fix
+    ├── AuthNetError           (``http.py``) no answer, or an address that is refused
+    ├── DiscoveryFault         (``discovery.py``) it is not known where tokens come from, with all that was tried
     ├── NeedsClient            we are nobody at this server, and cannot become somebody by ourselves
     ├── NeedsExtra             a library that is not installed (``moorings[jwt]``)
     ├── GrantError             a token, device, registration or revocation endpoint: code, transient, retry_after, sent

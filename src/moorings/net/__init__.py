@@ -6,7 +6,7 @@ redirects, compression and the ways in which they fail, each with its own type a
 MCP. aiohttp and ``ssl`` are imported by the first request, never by importing this room.
 """
 
-from .addresses import is_loopback, origin, redacted
+from .addresses import is_loopback, origin
 from .client import HttpClient, Net, Redirects
 from .errors import (
     AddressRefused,
@@ -51,5 +51,4 @@ __all__ = [
     "TooLarge",
     "is_loopback",
     "origin",
-    "redacted",
 ]

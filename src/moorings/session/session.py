@@ -37,7 +37,7 @@ from ..wire import jsonrpc
 from ..wire.eras import INTERNAL_ERROR, INVALID_REQUEST, METHOD_NOT_FOUND, Era, method_exists
 from ..wire.framing import Oversize, find_ends
 from ..wire.headers import ParamHeaders, Unmirrorable
-from ..wire.http_rules import TURNED_AWAY
+from ..wire.http_rules import TURNED_AWAY, rpc_error_in
 from ..wire.jsonrpc import UNREADABLE, decode_envelope, encode_call
 from ..wire.types import (
     CancelledParams,
@@ -642,20 +642,18 @@ class Session:
                 elapsed=elapsed,
             )
         error.http = failure.http
+        error.fix = error.fix or failure.fix
         error.elsewhere = kind in ("session-lost", "broken")
         return error
 
     def error_body(self, id_: int, body: bytes, http: HttpDetail, *, own_only: bool) -> bool:
         """A JSON-RPC error as the body of an HTTP error, which may carry no id."""
-        try:
-            envelope = decode_envelope(body)
-        except UNREADABLE:
-            return False
-        if isinstance(envelope.error, UnsetType) or (own_only and jsonrpc.match_id(envelope.id) != id_):
+        found = rpc_error_in(body)
+        if found is None or (own_only and jsonrpc.match_id(found[0]) != id_):
             return False
         pending = self._pending.pop(id_, None)
         if pending is not None:
-            pending.fail(self.refusal(jsonrpc.decode_error(envelope.error), pending, http))
+            pending.fail(self.refusal(found[1], pending, http))
         return True
 
     def session_lost(self) -> None:

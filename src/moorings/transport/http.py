@@ -23,8 +23,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from .._tasks import TaskOwner, outlast, put_back_cancellation
-from ..net.addresses import redacted
-from ..net.errors import NetError, RedirectRefused
+from .._urls import shown_url
+from ..net.errors import NetError, RedirectRefused, TooLarge
 from ..wire.eras import LATEST_MODERN
 from ..wire.headers import standard_headers
 from ..wire.http_rules import Reading, how_to_read
@@ -88,7 +88,7 @@ class HttpTransport:
 
     def __init__(self, settings: HttpSettings, client: HttpClient, receiver: Receiver) -> None:
         self._settings = settings
-        self._shown = redacted(settings.url)
+        self._shown = shown_url(settings.url)
         self._url = settings.url
         """Where it is; another place of the same origin, once the server has sent us there."""
         self._client = client
@@ -144,7 +144,7 @@ class HttpTransport:
         try:
             await self._client.prepare(self._settings.url)
         except FAILURES as error:
-            _log.debug("%s: %r", redacted(self._settings.url), error)
+            _log.debug("%s: %r", shown_url(self._settings.url), error)
 
     # Out
 
@@ -470,13 +470,11 @@ class HttpTransport:
                 _log.debug("the stream of %s broke: %s", self._shown, error)
             self._hears = False
             lived = self._loop.time() - began
-            wait = (
-                FIRST_REOPEN
-                if stream.events > before or lived > LONGEST_REOPEN
-                else min(wait * 2, LONGEST_REOPEN)
-            )
+            if stream.events > before or lived > LONGEST_REOPEN:
+                wait = FIRST_REOPEN
             # Not in step with other hosts.
             await asyncio.sleep(max(stream.asked_wait or 0.0, wait * (0.75 + 0.5 * random.random())))
+            wait = min(wait * 2, LONGEST_REOPEN)
 
     def _end_listening(self) -> None:
         if self._listening is not None:
@@ -577,6 +575,9 @@ class _Stream:
                         self.last_id = event.id if _EVENT_ID.match(event.id) else None
                     if event.data:
                         receiver.message(event.data, about)
+                if request is not None and not request.done and parser.drops_answer:
+                    # At once, and not when its end comes: it may have none, and nobody else is on this stream.
+                    raise TooLarge(url=answer.url, cap=parser.cap)
                 if parser.retry is not None:
                     self.asked_wait = min(parser.retry / 1000, LONGEST_RETRY)
                 if (

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 
 from .._tasks import TaskOwner
+from .._urls import shown_url
 from ..errors import HttpDetail, MooringsError
-from ..net.addresses import redacted
 from ..net.errors import DialFailed, NetError, ProxyFailed, RedirectRefused, TlsFailed, TooLarge
 from ..wire.http_rules import (
     BODY_KEPT,
@@ -30,7 +30,6 @@ from ..wire.http_rules import (
     judge_refusal,
     judge_unreadable,
     parse_retry_after,
-    redirect_target,
 )
 from .base import Failure, Outgoing, Request
 from .http_headers import HeadersFailed, HeaderSource
@@ -164,7 +163,7 @@ def detail_of(answer: Answer, settings: HttpSettings, excerpt: str = "") -> Http
     headers: Any = answer.headers
     return HttpDetail(
         status=answer.status,
-        url=redacted(answer.url),
+        url=shown_url(answer.url),
         excerpt=excerpt,
         retry_after=retry_after(answer),
         challenges=tuple(hidden(each, secrets) for each in headers.getall("WWW-Authenticate", ())),
@@ -237,7 +236,7 @@ def net_failure(error: Exception, started: bool = False) -> Failure:
     if isinstance(error, RedirectRefused):
         return Failure(
             kind="turned-away",
-            reason=f"{reason}; it points to {redirect_target(error.url, error.location)}",
+            reason=f"{reason}; it points to {error.location}",
             http=HttpDetail(error.status, error.url),
         )
     if not error.sent:
