@@ -573,7 +573,7 @@ async def test_f16_5_a_crash_dump_with_its_variables_shows_nothing() -> None:
 async def test_after_its_deadline_nothing_is_sent() -> None:
     with pytest.raises(GrantError) as caught:
         await refreshed(deadline=asyncio.get_running_loop().time() - 1)
-    assert caught.value.transient and not caught.value.sent
+    assert caught.value.code == "timeout" and caught.value.transient and not caught.value.sent
 
 
 async def test_a_client_that_cannot_work_sends_nothing() -> None:

@@ -84,11 +84,13 @@ def left(deadline: float) -> float:
     """Seconds until a point in loop time, for one exchange.
 
     Raises:
-        GrantError: it has passed. Nothing was sent.
+        GrantError: it has passed (``timeout``). Nothing was sent.
     """
     seconds = deadline - asyncio.get_running_loop().time()
     if seconds <= 0:
-        raise GrantError("the time allowed for it was over before it was asked", transient=True, sent=False)
+        raise GrantError(
+            "timeout", "the time allowed was over before it was asked", transient=True, sent=False
+        )
     return seconds
 
 

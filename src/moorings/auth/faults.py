@@ -82,7 +82,7 @@ class GrantError(AuthFault):
         what: str = "the authorization server",
     ) -> None:
         self.code = code
-        """The server's ``error``; or ``network``, ``http``, ``unusable`` for what is no error of OAuth's."""
+        """The server's ``error``; or ``network``, ``timeout``, ``http``, ``unusable`` for what is no error of OAuth's."""
         self.description = description
         """Cleaned, cut short and without secrets; may be empty."""
         self.transient = transient
