@@ -17,9 +17,10 @@ import msgspec
 from msgspec import Struct
 
 from .._secret import Secret
-from ..net.addresses import is_loopback, origin, redacted
+from .._urls import shown_url
+from ..net.addresses import is_loopback, origin
 from . import clients
-from .endpoint import Endpoint, ask, left, read_answer
+from .endpoint import Endpoint, Form, Headers, ask, left, read_answer
 from .faults import GrantError, LoginDenied, LoginFault, StrayCallback, WrongIssuer, said
 from .model import Registration, ServerMetadata
 from .pkce import challenge_of, new_state, new_verifier
@@ -193,7 +194,7 @@ def check_browser_url(url: str) -> None:
     if not url:
         raise LoginFault("the authorization server names no authorization endpoint")
     if _ODD.search(url):
-        raise LoginFault(f"the authorization endpoint {redacted(url)} holds characters that no URL has")
+        raise LoginFault(f"the authorization endpoint {shown_url(url)} holds characters that no URL has")
     if scheme not in ("http", "https"):
         raise LoginFault(
             f"the authorization endpoint has the scheme {said(scheme)[:20]!r}; only https is opened"
@@ -202,11 +203,11 @@ def check_browser_url(url: str) -> None:
         origin(url)
         parts = urlsplit(url)
     except ValueError as fault:
-        raise LoginFault(f"the authorization endpoint {redacted(url)} cannot be used: {fault}") from None
+        raise LoginFault(f"the authorization endpoint {shown_url(url)} cannot be used: {fault}") from None
     if scheme == "http" and not is_loopback(parts.hostname or ""):
-        raise LoginFault(f"the authorization endpoint {redacted(url)} is not https")
+        raise LoginFault(f"the authorization endpoint {shown_url(url)} is not https")
     if "@" in parts.netloc or "#" in url:
-        raise LoginFault(f"the authorization endpoint {redacted(url)} has a user or a fragment")
+        raise LoginFault(f"the authorization endpoint {shown_url(url)} has a user or a fragment")
 
 
 async def push(
@@ -228,7 +229,7 @@ async def push(
         raise GrantError(
             "http", "it demands pushed requests and names no endpoint for them", sent=False, what=what
         )
-    form, headers = list(request.params), {"Accept": "application/json"}
+    form, headers = Form(request.params), Headers()
     clients.authenticate(form, headers, registration, metadata, now=time.time())
     hidden = [request.state, request.verifier, *clients.secrets_of(registration)]
     answer = await ask(http.post_form(url, form, headers, within=left(deadline)), what, hidden)

@@ -3,9 +3,10 @@
 ::
 
     AuthFault                  reason, fix
+    ├── AuthNetError           (``http.py``) no answer, or an address that is refused
+    ├── DiscoveryFault         (``discovery.py``) it is not known where tokens come from, with all that was tried
     ├── NeedsClient            we are nobody at this server, and cannot become somebody by ourselves
     ├── NeedsExtra             a library that is not installed (``moorings[jwt]``)
-    ├── AuthNetError           no answer came: transient, sent, retry_after
     ├── GrantError             a token, device, registration or revocation endpoint: code, transient, retry_after, sent
     ├── LoginFault             an authorization request that cannot be made, or whose answer ends the attempt
     │   ├── LoginDenied        ... because the server said no
@@ -13,6 +14,7 @@
     ├── StrayCallback          a request that is no answer to this attempt, which goes on
     └── StepUpRefused          more scopes are wanted than may be asked for, or they were asked for often enough
 
+What the net does not deliver is an ``http.AuthNetError`` first, and here a ``GrantError`` with the code ``network``.
 Reasons are clauses without a full stop, never empty, and hold no secret: texts of servers pass ``said`` first.
 """
 
@@ -26,7 +28,6 @@ from ..wire.http_rules import first_words
 
 __all__ = [
     "AuthFault",
-    "AuthNetError",
     "GrantError",
     "LoginDenied",
     "LoginFault",
@@ -65,24 +66,6 @@ class NeedsExtra(AuthFault):
     """An optional part of Moorings is not installed."""
 
 
-class AuthNetError(AuthFault):
-    """No answer of HTTP came, or the address is one that is not spoken to."""
-
-    def __init__(
-        self,
-        reason: str,
-        *,
-        transient: bool,
-        sent: bool,
-        retry_after: float | None = None,
-        fix: str | None = None,
-    ) -> None:
-        super().__init__(reason, fix=fix)
-        self.transient = transient
-        self.sent = sent
-        self.retry_after = retry_after
-
-
 class GrantError(AuthFault):
     """An endpoint of the authorization server gave no token (or whatever was asked of it)."""
 
@@ -99,7 +82,7 @@ class GrantError(AuthFault):
         what: str = "the authorization server",
     ) -> None:
         self.code = code
-        """The server's ``error``; or ``network``, ``http``, ``unusable`` for what is no error of OAuth's."""
+        """The server's ``error``; else ``network``, ``timeout``, ``http`` (a status without one) or ``unusable``."""
         self.description = description
         """Cleaned, cut short and without secrets; may be empty."""
         self.transient = transient

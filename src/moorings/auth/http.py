@@ -15,8 +15,9 @@ from urllib.parse import urlencode, urlsplit
 
 import msgspec
 
+from .._urls import shown_url
 from ..errors import MisuseError
-from ..net.addresses import is_loopback, origin, redacted
+from ..net.addresses import is_loopback, origin
 from ..net.errors import (
     AddressRefused,
     DialFailed,
@@ -28,6 +29,7 @@ from ..net.errors import (
     TooLarge,
 )
 from ..net.settings import NetSettings
+from .faults import AuthFault
 
 if TYPE_CHECKING:
     from ..net.client import HttpClient, Net, Redirects
@@ -43,7 +45,7 @@ JSON = "application/json"
 _HOPELESS_TLS = frozenset({"client-certificate-required", "client-certificate-refused"})
 
 
-class AuthNetError(Exception):
+class AuthNetError(AuthFault):
     """No answer came, or none was asked for, as the URL leads where it may not. No secret is in its text."""
 
     def __init__(
@@ -56,9 +58,8 @@ class AuthNetError(Exception):
         refused: RefusalKind | None = None,
         fix: str | None = None,
     ) -> None:
-        self.reason = reason
-        """A clause without a full stop."""
-        self.url = redacted(url)
+        super().__init__(reason, fix=fix)
+        self.url = shown_url(url)
         self.transient = transient
         """True: the same may work later. False: something must be mended."""
         self.sent = sent
@@ -67,11 +68,9 @@ class AuthNetError(Exception):
         """Always None: only an answer asks for a pause."""
         self.refused = refused
         """Why its address was refused, if it was."""
-        self.fix = fix
-        super().__init__(reason)
 
     def __str__(self) -> str:
-        return f"{self.url}: {self.reason}"
+        return f"{self.url}: {super().__str__()}"
 
 
 class AuthAnswer:
@@ -95,7 +94,7 @@ class AuthAnswer:
         return self._body.decode("utf-8", "replace")
 
     def __repr__(self) -> str:
-        return f"AuthAnswer({self.status}, {redacted(self.url)}, {len(self._body)} bytes)"
+        return f"AuthAnswer({self.status}, {shown_url(self.url)}, {len(self._body)} bytes)"
 
 
 class AuthHttp:
@@ -153,6 +152,10 @@ class AuthHttp:
         body = msgspec.json.encode(value)
         sent = {"Accept": JSON, "Content-Type": JSON, **(headers or {})}
         return await self._send(self._acting, "POST", url, sent, body, within, "none")
+
+    async def options(self, url: str, *, within: float) -> AuthAnswer:
+        """Ask if there is anything at a URL without doing anything there."""
+        return await self._send(self._reading, "OPTIONS", url, {}, None, within, "none")
 
     async def delete(
         self, url: str, headers: Mapping[str, str] | None = None, *, within: float
