@@ -49,7 +49,10 @@ NPM_BEFORE = "2026-11-29"  # npm takes no release newer than this: pins what the
 
 
 class Npm(NamedTuple):
-    """A server from package.json: its package, its program, the arguments it always gets, those the user appends."""
+    """A server from package.json: its package, its program, the arguments it always gets, those the user appends.
+
+    The program is a name, or the path of a script of ours, which then gets the folder of the packages first.
+    """
 
     package: str
     program: str
@@ -75,6 +78,9 @@ class Pypi(NamedTuple):
     append: str = ""
 
 
+# A library that a script of the tests makes a server of.
+OIDC_SCRIPT = str(ROOT / "tests" / "real" / "oidc" / "provider.js")
+
 SERVERS: dict[str, Npm | Pypi] = {
     "everything": Npm("@modelcontextprotocol/server-everything", "mcp-server-everything"),
     "filesystem": Npm(
@@ -96,6 +102,7 @@ SERVERS: dict[str, Npm | Pypi] = {
     "mcp-proxy": Pypi("mcp-proxy", ("mcp-proxy==0.13.0",), ("mcp-proxy",), "--port N COMMAND …"),
     "mitmproxy": Pypi("mitmproxy", ("mitmproxy==11.0.2",), ("mitmdump",), "--mode reverse:URL …"),
     "conformance": Npm("@modelcontextprotocol/conformance", "conformance", pins="conformance"),
+    "oidc-provider": Npm("oidc-provider", OIDC_SCRIPT, append="PORT OPTIONS", pins="oidc"),
     "time": Pypi("time", ("mcp-server-time==2026.10.19",), ("mcp-server-time",)),
     "git": Pypi("git", ("mcp-server-git==2026.10.19",), ("mcp-server-git",), "optional: --repository FOLDER"),
     "fetch": Pypi("fetch", ("mcp-server-fetch==2026.10.24",), ("mcp-server-fetch",)),
@@ -363,8 +370,12 @@ def npm_entry(server: Npm) -> dict[str, Any] | None:
     if not (home / "package.json").exists():
         return None
     facts = json.loads((home / "package.json").read_text())
-    programs = facts["bin"] if isinstance(facts["bin"], dict) else {server.program: facts["bin"]}
-    command = [str(node_home() / "bin" / "node"), str(home / programs[server.program]), *server.args]
+    if Path(server.program).is_absolute():
+        program = [server.program, str(server.home)]
+    else:
+        programs = facts["bin"] if isinstance(facts["bin"], dict) else {server.program: facts["bin"]}
+        program = [str(home / programs[server.program])]
+    command = [str(node_home() / "bin" / "node"), *program, *server.args]
     return {"command": command, "kind": "npm", "package": server.package, "version": facts["version"]}
 
 

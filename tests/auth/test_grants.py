@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+import traceback
 from typing import Any
 
 import msgspec
@@ -552,10 +553,27 @@ async def test_f16_5_a_server_that_repeats_the_request_shows_nothing_of_it() -> 
             assert "s3cret" not in text and "\x1b" not in text and "\x07" not in text
 
 
+async def test_f16_5_a_crash_dump_with_its_variables_shows_nothing() -> None:
+    client = a_client(client_secret=Secret("client-s3cret"), auth_method="client_secret_basic")
+    for reply in (in_json({"error": "invalid_grant"}, 400), no_answer("reset")):
+        with pytest.raises(GrantError) as caught:
+            await grants.refresh(
+                Canned(reply),
+                a_server(),
+                client,
+                refresh_token=Secret("RT-s3cret"),
+                resource=None,
+                deadline=soon(),
+            )
+        dump = traceback.TracebackException.from_exception(caught.value, capture_locals=True)
+        ours = [frame for frame in dump.stack if "/auth/" in frame.filename and "tests" not in frame.filename]
+        assert ours and "s3cret" not in str([frame.locals for frame in ours])
+
+
 async def test_after_its_deadline_nothing_is_sent() -> None:
     with pytest.raises(GrantError) as caught:
         await refreshed(deadline=asyncio.get_running_loop().time() - 1)
-    assert caught.value.transient and not caught.value.sent
+    assert caught.value.code == "timeout" and caught.value.transient and not caught.value.sent
 
 
 async def test_a_client_that_cannot_work_sends_nothing() -> None:

@@ -393,7 +393,19 @@ json_values = st.recursive(
     max_leaves=8,
 )
 members = st.sampled_from(
-    ["client_id", "client_secret", "token_endpoint_auth_method", "redirect_uris", "client_secret_expires_at", "registration_access_token", "registration_client_uri", "grant_types", "scope", "error", "x"]
+    [
+        "client_id",
+        "client_secret",
+        "token_endpoint_auth_method",
+        "redirect_uris",
+        "client_secret_expires_at",
+        "registration_access_token",
+        "registration_client_uri",
+        "grant_types",
+        "scope",
+        "error",
+        "x",
+    ]
 )
 
 

@@ -5,5 +5,5 @@ metadata documents), ``clients`` (RFC 6749 §2.3, 7523), ``authorization`` (RFC 
 (RFC 6749, 7523, 8693, 8628), ``dpop`` (RFC 9449), ``scopes`` (step-up). ``model`` is the plain data of them all.
 
 Nothing here holds a lock while somebody else's code runs, and nothing but the broker has state. Importing the room
-opens nothing and imports no event loop.
+opens nothing, and neither aiohttp nor joserfc is imported before it is needed.
 """

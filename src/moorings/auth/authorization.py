@@ -20,7 +20,7 @@ from .._secret import Secret
 from .._urls import shown_url
 from ..net.addresses import is_loopback, origin
 from . import clients
-from .endpoint import Endpoint, ask, left, read_answer
+from .endpoint import Endpoint, Form, Headers, ask, left, read_answer
 from .faults import GrantError, LoginDenied, LoginFault, StrayCallback, WrongIssuer, said
 from .model import Registration, ServerMetadata
 from .pkce import challenge_of, new_state, new_verifier
@@ -229,7 +229,7 @@ async def push(
         raise GrantError(
             "http", "it demands pushed requests and names no endpoint for them", sent=False, what=what
         )
-    form, headers = list(request.params), {"Accept": "application/json"}
+    form, headers = Form(request.params), Headers()
     clients.authenticate(form, headers, registration, metadata, now=time.time())
     hidden = [request.state, request.verifier, *clients.secrets_of(registration)]
     answer = await ask(http.post_form(url, form, headers, within=left(deadline)), what, hidden)

@@ -18,12 +18,26 @@ from ..wire.http_rules import media_type, parse_retry_after
 from .faults import GrantError, said
 from .http import AuthNetError
 
-__all__ = ["Answer", "Endpoint", "ask", "left", "read_answer"]
+__all__ = ["Answer", "Endpoint", "Form", "Headers", "ask", "left", "read_answer"]
 
 TRANSIENT_STATUS = frozenset({408, 425, 429})
 TRANSIENT_CODES = frozenset({"temporarily_unavailable", "server_error", "slow_down"})
 MOST_CODE = 100
 """Characters of an error code; a longer one is none."""
+
+
+class Form(list[tuple[str, str]]):
+    """The fields of a request. Its values are secrets, so a dump of a frame shows their names alone."""
+
+    def __repr__(self) -> str:
+        return f"Form({', '.join(name for name, _ in self)})"
+
+
+class Headers(dict[str, str]):
+    """The headers of a request, shown as ``Form`` is."""
+
+    def __repr__(self) -> str:
+        return f"Headers({', '.join(self)})"
 
 
 class Answer(Protocol):
@@ -70,11 +84,13 @@ def left(deadline: float) -> float:
     """Seconds until a point in loop time, for one exchange.
 
     Raises:
-        GrantError: it has passed. Nothing was sent.
+        GrantError: it has passed (``timeout``). Nothing was sent.
     """
     seconds = deadline - asyncio.get_running_loop().time()
     if seconds <= 0:
-        raise GrantError("the time allowed for it was over before it was asked", transient=True, sent=False)
+        raise GrantError(
+            "timeout", "the time allowed was over before it was asked", transient=True, sent=False
+        )
     return seconds
 
 

@@ -82,7 +82,7 @@ class GrantError(AuthFault):
         what: str = "the authorization server",
     ) -> None:
         self.code = code
-        """The server's ``error``; or ``network``, ``http``, ``unusable`` for what is no error of OAuth's."""
+        """The server's ``error``; else ``network``, ``timeout``, ``http`` (a status without one) or ``unusable``."""
         self.description = description
         """Cleaned, cut short and without secrets; may be empty."""
         self.transient = transient

@@ -21,7 +21,7 @@ from msgspec import Struct
 from .._secret import Secret
 from . import clients
 from .dpop import Prover
-from .endpoint import Endpoint, ask, left, read_answer
+from .endpoint import Endpoint, Form, Headers, ask, left, read_answer
 from .faults import GrantError
 from .model import Credential, CredentialKey, Registration, ServerMetadata
 from .scopes import parse_scope
@@ -114,12 +114,14 @@ async def exchange_code(
         GrantError: no tokens. A code is used up by being sent, so a failure after that ends the attempt.
         NeedsClient: the registration cannot work.
     """
-    form = [
-        ("grant_type", "authorization_code"),
-        ("code", code.reveal()),
-        ("redirect_uri", redirect_uri),
-        ("code_verifier", verifier.reveal()),
-    ]
+    form = Form(
+        [
+            ("grant_type", "authorization_code"),
+            ("code", code.reveal()),
+            ("redirect_uri", redirect_uri),
+            ("code_verifier", verifier.reveal()),
+        ]
+    )
     return await _token(http, metadata, registration, form, (), resource, deadline, prover)
 
 
@@ -140,7 +142,7 @@ async def refresh(
         GrantError: no tokens; ``sent`` and no answer means that the refresh token may be spent.
         NeedsClient: the registration cannot work.
     """
-    form = [("grant_type", "refresh_token"), ("refresh_token", refresh_token.reveal())]
+    form = Form([("grant_type", "refresh_token"), ("refresh_token", refresh_token.reveal())])
     return await _token(http, metadata, registration, form, scopes, resource, deadline, prover)
 
 
@@ -160,7 +162,7 @@ async def client_credentials(
         GrantError: no token.
         NeedsClient: the registration cannot work.
     """
-    form = [("grant_type", "client_credentials")]
+    form = Form([("grant_type", "client_credentials")])
     return await _token(http, metadata, registration, form, scopes, resource, deadline, prover)
 
 
@@ -181,7 +183,7 @@ async def jwt_bearer(
         GrantError: no token; nothing else is tried, and another grant would not be what was asked for.
         NeedsClient: the registration cannot work.
     """
-    form = [("grant_type", JWT_BEARER), ("assertion", assertion.reveal())]
+    form = Form([("grant_type", JWT_BEARER), ("assertion", assertion.reveal())])
     return await _token(http, metadata, registration, form, scopes, resource, deadline, prover)
 
 
@@ -205,11 +207,13 @@ async def token_exchange(
         GrantError: none.
         NeedsClient: the registration cannot work.
     """
-    form = [
-        ("grant_type", TOKEN_EXCHANGE),
-        ("subject_token", subject_token.reveal()),
-        ("subject_token_type", subject_token_type),
-    ]
+    form = Form(
+        [
+            ("grant_type", TOKEN_EXCHANGE),
+            ("subject_token", subject_token.reveal()),
+            ("subject_token_type", subject_token_type),
+        ]
+    )
     form += [("requested_token_type", requested_token_type)] if requested_token_type else []
     form += [("audience", audience)] if audience else []
     return await _token(http, metadata, registration, form, scopes, resource, deadline, prover, exchange=True)
@@ -280,7 +284,7 @@ async def device_begin(
             sent=False,
             what=_what(metadata),
         )
-    form = _with_target([], scopes, resource)
+    form = _with_target(Form(), scopes, resource)
     body = await _post(http, url, metadata, registration, form, resource, deadline, None)
     device_code, user_code = body.get("device_code"), body.get("user_code")
     place = body.get("verification_uri") or body.get("verification_url")  # as Google has it
@@ -323,7 +327,7 @@ async def device_wait(
     clock = asyncio.get_running_loop().time
     end = min(deadline, clock() + device.expires_in)
     interval = device.interval
-    form = [("grant_type", DEVICE_CODE), ("device_code", device.device_code.reveal())]
+    form = Form([("grant_type", DEVICE_CODE), ("device_code", device.device_code.reveal())])
     while True:
         if clock() + interval >= end:
             raise GrantError(
@@ -365,7 +369,7 @@ async def revoke(
     """
     if not metadata.revocation_endpoint:
         return False
-    form, headers = [("token", token.reveal()), ("token_type_hint", hint)], {"Accept": "application/json"}
+    form, headers = Form([("token", token.reveal()), ("token_type_hint", hint)]), Headers()
     clients.authenticate(form, headers, registration, metadata, now=time.time())
     hidden = _hidden(form, registration)
     what = _what(metadata)
@@ -432,10 +436,8 @@ def _what(metadata: ServerMetadata) -> str:
     return f"the authorization server {metadata.issuer}"
 
 
-def _with_target(
-    form: list[tuple[str, str]], scopes: Sequence[str], resource: str | None
-) -> list[tuple[str, str]]:
-    out = list(form)
+def _with_target(form: Form, scopes: Sequence[str], resource: str | None) -> Form:
+    out = Form(form)
     if scopes:
         out.append(("scope", " ".join(scopes)))
     if resource:
@@ -443,9 +445,12 @@ def _with_target(
     return out
 
 
-def _hidden(form: Sequence[tuple[str, str]], registration: Registration) -> list[Secret | str | None]:
+def _hidden(form: Form, registration: Registration) -> list[Secret]:
     """What a server might repeat of a request."""
-    return [*clients.secrets_of(registration), *(value for name, value in form if name in _SECRET_FIELDS)]
+    return [
+        *clients.secrets_of(registration),
+        *(Secret(value) for name, value in form if name in _SECRET_FIELDS),
+    ]
 
 
 _SECRET_FIELDS = frozenset(
@@ -468,7 +473,7 @@ async def _token(
     http: Endpoint,
     metadata: ServerMetadata,
     registration: Registration,
-    form: Sequence[tuple[str, str]],
+    form: Form,
     scopes: Sequence[str],
     resource: str | None,
     deadline: float,
@@ -478,7 +483,7 @@ async def _token(
     what = _what(metadata)
     if not metadata.token_endpoint:
         raise GrantError("unsupported_grant_type", "it names no token endpoint", sent=False, what=what)
-    whole = _with_target(list(form), scopes, resource)
+    whole = _with_target(form, scopes, resource)
     url = metadata.token_endpoint
     body = await _post(http, url, metadata, registration, whole, resource, deadline, prover)
     return _tokens(body, what, prover is not None, exchange)
@@ -489,7 +494,7 @@ async def _post(
     url: str,
     metadata: ServerMetadata,
     registration: Registration,
-    form: Sequence[tuple[str, str]],
+    form: Form,
     resource: str | None,
     deadline: float,
     prover: Prover | None,
@@ -498,7 +503,7 @@ async def _post(
     again = prover is not None
     while True:
         now = time.time()
-        whole, headers = list(form), {"Accept": "application/json"}
+        whole, headers = Form(form), Headers()
         clients.authenticate(whole, headers, registration, metadata, now=now)
         if prover is not None:
             headers["DPoP"] = prover.proof("POST", url, now=now).reveal()

@@ -79,13 +79,18 @@ class Key:
 
     def sign(self, claims: dict[str, Any], *, algorithm: str, header: dict[str, Any] | None = None) -> Secret:
         """A compact JWT."""
+        if algorithm != "EdDSA":
+            return Secret(self._encode(claims, algorithm, header))
+        # It has given way to "Ed25519" (RFC 9864), which servers do not know yet. The filters are the whole process's,
+        # so they are changed for nothing more common than this.
         with warnings.catch_warnings():
-            # "EdDSA" has given way to "Ed25519" (RFC 9864), which servers do not know yet.
             warnings.simplefilter("ignore")
-            token: str = self._jose.jwt.encode(
-                {"alg": algorithm, **(header or {})}, claims, self._key, algorithms=[algorithm]
-            )
-        return Secret(token)
+            return Secret(self._encode(claims, algorithm, header))
+
+    def _encode(self, claims: dict[str, Any], algorithm: str, header: dict[str, Any] | None) -> str:
+        header = {"alg": algorithm, **(header or {})}
+        token: str = self._jose.jwt.encode(header, claims, self._key, algorithms=[algorithm])
+        return token
 
     def algorithm(self, supported: tuple[str, ...] | None) -> str:
         """The first this key can use that the server takes.

@@ -17,7 +17,7 @@ import msgspec
 from .._secret import Secret
 from ..net.addresses import is_loopback, origin
 from . import clients
-from .endpoint import Answer, Endpoint, ask, left, read_answer
+from .endpoint import Answer, Endpoint, Headers, ask, left, read_answer
 from .faults import GrantError, NeedsClient, said
 from .model import AuthMethod, Registration, ServerMetadata
 
@@ -221,7 +221,7 @@ async def unregister(
     homes = {_origin(registration.issuer), _origin(metadata.registration_endpoint)}
     if _origin(url) not in homes - {None}:
         return "not_offered"
-    headers = {"Authorization": f"Bearer {token.reveal()}"}
+    headers = Headers(Authorization=f"Bearer {token.reveal()}")
     try:
         answer = await ask(http.delete(url, headers, within=left(deadline)), metadata.issuer)
     except GrantError:
