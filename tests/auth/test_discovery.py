@@ -354,6 +354,8 @@ async def test_f11_3_a_server_named_by_hand() -> None:
                 got = await found(mcp, issuer=idp.issuer)
                 assert (got.issuer, got.legacy) == (idp.issuer, False)
                 assert bool(got.notes) == ("servers" in script)
+        async with AuthFaults(on={"prm": "silent"}) as silent:
+            assert (await found(silent, issuer=idp.issuer, within=2)).issuer == idp.issuer
         async with AuthFaults(resource_said="https://evil.example/") as liar:
             assert (await fault(liar, issuer=idp.issuer)).kind == "resource-mismatch"
 

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import ipaddress
 import socket
+from pathlib import Path
 from typing import Any
 
 import pytest
+import trustme
 from hypothesis import given
 from hypothesis import strategies as st
 
 from moorings.errors import MisuseError
-from moorings.net import AddressRefused, NetSettings, RedirectRefused
+from moorings.net import AddressRefused, NetSettings, RedirectRefused, TlsFailed
 from moorings.net.vetting import Vetting, judge, judge_host, passing
-from tests.net.kit import HttpProxy, Line, Request, SocksProxy, answering, client, get, serving
+from tests.net.kit import HttpProxy, Line, Request, SocksProxy, answering, client, get, server_tls, serving
 
 CLOSED = Vetting()
 PRIVATE = Vetting(private=True)
@@ -360,3 +362,21 @@ async def test_redirects_that_are_not_followed_stay_their_own_failure() -> None:
         async with client(LOOPBACK) as http:
             with pytest.raises(RedirectRefused):
                 await get(http, f"http://127.0.0.1:{server.port}/", redirects="none")
+
+
+async def test_over_tls_the_name_of_the_url_is_what_the_certificate_must_be_for(
+    tmp_path: Path, monkeypatch: Any
+) -> None:
+    """Pinned to an address, asked for by its name."""
+    ca = trustme.CA()
+    ca.cert_pem.write_to_path(tmp_path / "ca.pem")
+    settings = NetSettings(vetted=True, loopback=True, ca_file=str(tmp_path / "ca.pem"))
+    names = Names(monkeypatch, a_localhost=[["127.0.0.1"]], b_localhost=[["127.0.0.1"]])
+    got: list[Request] = []
+    async with serving(answering(got), tls=server_tls(ca.issue_cert("a.localhost"))) as server:
+        async with client(settings) as http:
+            assert (await get(http, f"https://a.localhost:{server.port}/"))[0] == 200
+            with pytest.raises(TlsFailed):
+                await get(http, f"https://b.localhost:{server.port}/")
+    assert (names.asked, len(got)) == (["a.localhost", "b.localhost"], 1)
+    assert got[0].headers["host"] == f"a.localhost:{server.port}"

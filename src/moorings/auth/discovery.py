@@ -241,14 +241,17 @@ class _Search:
             self.resource, self.base = canonical(self.url), origin(self.url)
         except ValueError:
             raise DiscoveryFault("the URL of the server is none of http or https", kind="url") from None
-        by_hand = self.settings.issuer
+        by_hand, deadline = self.settings.issuer, self.deadline
         try:
+            if by_hand:
+                # Who names the server by hand does not depend on the resource, unless it lies.
+                self.deadline = self.began + (deadline - self.began) / 2
             found = await self.resource_metadata()
         except DiscoveryFault as fault:
-            # Who names the server by hand does not depend on the resource, unless it lies.
-            if not by_hand or fault.kind in ("resource-mismatch", "timeout"):
+            if not by_hand or fault.kind == "resource-mismatch":
                 raise
             found = None
+        self.deadline = deadline
         if by_hand:
             servers = [by_hand]
             if (
