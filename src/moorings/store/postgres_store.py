@@ -35,6 +35,7 @@ from .credentials import (
     shown_place,
 )
 from .entry import about_of
+from .steps import heeding_cancellation
 
 __all__ = ["PostgresLease", "PostgresStore"]
 
@@ -207,7 +208,8 @@ class PostgresStore:
         """Turn what goes wrong into our errors. Their texts are left out: they may quote what was sent."""
         asyncpg = self._asyncpg()
         try:
-            yield
+            with heeding_cancellation():
+                yield
         except TimeoutError as fault:
             raise StoreError(f"no answer within {ANSWER:.4g} s", store=self._name) from fault
         except asyncpg.PostgresError as fault:
@@ -231,14 +233,26 @@ class PostgresStore:
             ) from fault
         return asyncpg
 
-    async def _connect(self) -> Any:
-        return await self._asyncpg().connect(
-            self._url,
-            timeout=ANSWER,
-            command_timeout=ANSWER,
-            statement_cache_size=0,
-            server_settings=_SETTINGS,
+    async def _connect(self, *_: Any, **__: Any) -> Any:
+        """A new connection. It is made in a task of ours, and dropped if nobody waits for it any more.
+
+        asyncpg, cancelled while it connects, leaves a future behind that complains.
+        """
+        task = self._tasks.start(
+            self._asyncpg().connect(
+                self._url,
+                timeout=ANSWER,
+                command_timeout=ANSWER,
+                statement_cache_size=0,
+                server_settings=_SETTINGS,
+            ),
+            name="connect",
         )
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            task.add_done_callback(_drop)
+            raise
 
     async def _pooled(self) -> Any:
         """The connections for reading; with the first of them the table."""
@@ -247,14 +261,7 @@ class PostgresStore:
         async with self._first, self._faults():
             if self._pool is None:
                 pool = await self._asyncpg().create_pool(
-                    self._url,
-                    min_size=0,
-                    max_size=READERS,
-                    max_inactive_connection_lifetime=60.0,
-                    timeout=ANSWER,
-                    command_timeout=ANSWER,
-                    statement_cache_size=0,
-                    server_settings=_SETTINGS,
+                    min_size=0, max_size=READERS, max_inactive_connection_lifetime=60.0, connect=self._connect
                 )
                 try:
                     await self._make_table(pool)
@@ -437,6 +444,11 @@ class _Watch:
             self._changed(key)
         except Exception:
             _log.exception("a watcher of stored credentials failed")
+
+
+def _drop(task: asyncio.Task[Any]) -> None:
+    if not task.cancelled() and task.exception() is None:
+        task.result().terminate()
 
 
 def _number(*words: str) -> int:

@@ -26,9 +26,14 @@ def make_private(folder: Path, *below: str, store: str) -> None:
     if sys.platform != "win32":
         refuse_if_open(folder.parent, store=store)
     StateFolder(folder).create(*below)
-    if sys.platform == "win32":
-        return
-    for path in (folder, *(folder.joinpath(*below[: count + 1]) for count in range(len(below)))):
+    if sys.platform != "win32":
+        for path in (folder, *(folder.joinpath(*below[: count + 1]) for count in range(len(below)))):
+            _close_to_others(path, store)
+
+
+if sys.platform != "win32":
+
+    def _close_to_others(path: Path, store: str) -> None:
         found = os.lstat(path)
         if not stat.S_ISDIR(found.st_mode):
             raise StoreUnusable(f"{path} is a link, which is not followed for secrets", store=store)

@@ -45,6 +45,7 @@ from .credentials import (
     shown_place,
 )
 from .entry import about_of
+from .steps import heeding_cancellation
 
 __all__ = ["LEASE", "RedisLease", "RedisStore"]
 
@@ -55,7 +56,7 @@ ANSWER = 5.0
 """Seconds the server has for one step."""
 
 FIRST_PAUSE = 0.01
-LONGEST_PAUSE = 0.2
+LONGEST_PAUSE = 0.08
 """Seconds between attempts to get a lock at most; half of each pause is chance."""
 
 EVERY = 0.8
@@ -275,7 +276,8 @@ class RedisStore:
         bound = asyncio.timeout(ANSWER)
         try:
             async with bound:
-                yield client
+                with heeding_cancellation():
+                    yield client
         except TimeoutError as fault:
             raise StoreError(f"no answer within {ANSWER:.4g} s", store=self._name) from fault
         except exceptions.AuthenticationError as fault:
@@ -401,15 +403,17 @@ class _Watch:
     async def _heard(self, data: bytes) -> None:
         who, _, rest = data.decode("utf-8", "replace").partition(" ")
         number, _, key = rest.partition(" ")
-        if number.isdigit() and int(number) == self._seen + 1:
+        if not number.isdigit():
+            return  # not from one of us
+        if int(number) == self._seen + 1:
             self._seen += 1
             self._known.add(key)
-            if who != self._store._me:
-                self._tell(key)
         else:
-            if who != self._store._me:
-                self._tell(key)
             await self._catch_up()
+            if int(number) <= self._seen:
+                return  # told by now, here or before
+        if who != self._store._me:
+            self._tell(key)
 
     async def _catch_up(self) -> None:
         store = self._store
