@@ -68,6 +68,16 @@ class Engine:
                 pytest.fail(f"{self._command[0]} did not start:\n{Path(log.name).read_text()[-2000:]}")
             time.sleep(0.02)  # nothing tells when a server listens
 
+    def pause(self) -> None:
+        """It answers no more, and keeps its connections."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """It goes on."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGCONT)
+
     def stop(self) -> None:
         """End it at once, and wait for the end."""
         if self._process is None:
@@ -167,15 +177,16 @@ def postgres_engine() -> Iterator[Engine]:
         url = f"postgresql://moor:{POSTGRES_PASSWORD}@127.0.0.1:{port}/postgres"
         engine = Engine(command, url, port=port, folder=folder, user=user)
         try:
-            engine.start(lambda: answers(port, _startup(), b"R"))
+            engine.start(lambda: postgres_ready(port))
             yield engine
         finally:
             engine.stop()
 
 
-def _startup() -> bytes:
+def postgres_ready(port: int) -> bool:
+    """Whether it asks who we are; while it starts it says that it does."""
     body = (196608).to_bytes(4, "big") + b"user\0moor\0database\0postgres\0\0"
-    return (len(body) + 4).to_bytes(4, "big") + body
+    return answers(port, (len(body) + 4).to_bytes(4, "big") + body, b"R")
 
 
 @pytest.fixture(scope="session")

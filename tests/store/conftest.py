@@ -21,7 +21,7 @@ def place_for(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> Plac
         url = request.getfixturevalue("postgres_server").url
         return Place(kind, {"url": url, "table": f"t_{secrets.token_hex(4)}"})
     keyring = tmp_path / "keyring"
-    keyring.mkdir()
+    keyring.mkdir(exist_ok=True)
     return Place(kind, {"folder": str(tmp_path / "state" / "credentials"), "keyring": str(keyring)})
 
 

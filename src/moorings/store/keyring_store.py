@@ -265,8 +265,12 @@ class KeyringStore:
             self._clear(key, each, parts if each == slot else 0)
 
     def _clear(self, key: str, slot: str, begin: int) -> None:
-        while self._keyring.delete(self._item(key, slot, begin)):
-            begin += 1
+        """Remove parts from ``begin`` on, the last first: who is killed here leaves no gap, where the next would stop."""
+        end = begin
+        while self._keyring.get(self._item(key, slot, end)) is not None:
+            end += 1
+        for number in range(end - 1, begin - 1, -1):
+            self._keyring.delete(self._item(key, slot, number))
 
     def _delete(self, key: str) -> None:
         stamp = self._folder / (key + ENDING)

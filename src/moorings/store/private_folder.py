@@ -25,9 +25,9 @@ def make_private(folder: Path, *below: str, store: str) -> None:
     """
     if sys.platform != "win32":
         refuse_if_open(folder.parent, store=store)
-    StateFolder(folder).create(*below)
-    if sys.platform != "win32":
-        for path in (folder, *(folder.joinpath(*below[: count + 1]) for count in range(len(below)))):
+    for count in range(len(below) + 1):
+        path = StateFolder(folder).create(*below[:count])
+        if sys.platform != "win32":
             _close_to_others(path, store)
 
 

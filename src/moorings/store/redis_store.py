@@ -5,7 +5,7 @@ Everything lies under one prefix, in one slot, and each change is one script, so
     {prefix}:c:<key>     hash    value, about, written
     {prefix}:index       zset    key → number of its last change; of keys that are there
     {prefix}:gone        zset    ... of the last ones removed
-    {prefix}:changes     count   of all changes
+    {prefix}:changes     hash    n: the count of all changes; epoch: a word that is another if Redis lost what it had
     {prefix}:l:<name>    text    the token of whoever holds the lock; dies ``LEASE`` seconds after its last renewal
     {prefix}:f:<name>    hash    n: how often the lock was taken; by: the token of the last to take it
 
@@ -62,6 +62,9 @@ LONGEST_PAUSE = 0.08
 EVERY = 0.8
 """Seconds between looks at the count of changes, beside what the server tells by itself."""
 
+SOON = 0.05
+"""Seconds until the next look, if one came while a change of our own was under way."""
+
 FENCE_LIFE = 30 * 24 * 3600
 """Seconds for which it is remembered who took a lock last."""
 
@@ -93,21 +96,23 @@ return 1
 """
 _SAVE = """
 if redis.call('HGET', KEYS[1], 'by') ~= ARGV[1] then return 0 end
-local n = redis.call('INCR', KEYS[2])
+redis.call('HSETNX', KEYS[2], 'epoch', ARGV[1])
+local n = redis.call('HINCRBY', KEYS[2], 'n', 1)
 redis.call('HSET', KEYS[5], 'value', ARGV[4], 'about', ARGV[5], 'written', ARGV[6])
 redis.call('ZADD', KEYS[3], n, ARGV[2])
 redis.call('ZREM', KEYS[4], ARGV[2])
-redis.call('PUBLISH', KEYS[6], ARGV[3] .. ' ' .. n .. ' ' .. ARGV[2])
+redis.call('PUBLISH', KEYS[6], table.concat({ARGV[3], redis.call('HGET', KEYS[2], 'epoch'), n, ARGV[2]}, ' '))
 return n
 """
 _REMOVE = """
 if redis.call('HGET', KEYS[1], 'by') ~= ARGV[1] then return 0 end
 if redis.call('DEL', KEYS[5]) == 0 then return -1 end
-local n = redis.call('INCR', KEYS[2])
+redis.call('HSETNX', KEYS[2], 'epoch', ARGV[1])
+local n = redis.call('HINCRBY', KEYS[2], 'n', 1)
 redis.call('ZREM', KEYS[3], ARGV[2])
 redis.call('ZADD', KEYS[4], n, ARGV[2])
 redis.call('ZREMRANGEBYRANK', KEYS[4], 0, -1 - tonumber(ARGV[4]))
-redis.call('PUBLISH', KEYS[6], ARGV[3] .. ' ' .. n .. ' ' .. ARGV[2])
+redis.call('PUBLISH', KEYS[6], table.concat({ARGV[3], redis.call('HGET', KEYS[2], 'epoch'), n, ARGV[2]}, ' '))
 return n
 """
 
@@ -363,13 +368,15 @@ class _Watch:
         self._store = store
         self._changed = changed
         self._tasks = TaskOwner(f"watch of {store.name}")
+        self._epoch = ""
         self._seen = 0
         self._known: set[str] = set()
+        self._again = False
 
     async def start(self) -> None:
         """Take down what is there, and begin."""
         async with self._store._step() as client:
-            self._seen = int(await client.get(self._store._key("changes")) or 0)
+            self._epoch, self._seen = await self._count(client)
             self._known = {name.decode() for name in await client.zrange(self._store._key("index"), 0, -1)}
         self._tasks.start(self._run(), name="listen")
 
@@ -387,12 +394,11 @@ class _Watch:
                     await self._catch_up()
                     failing, pause = False, 0.1
                     while True:
+                        wait = SOON if self._again else EVERY
                         async with self._store._step():
-                            said = await channel.get_message(ignore_subscribe_messages=True, timeout=EVERY)
-                        if said is None:
+                            said = await channel.get_message(ignore_subscribe_messages=True, timeout=wait)
+                        if said is None or not self._next(said["data"]):
                             await self._catch_up()
-                        else:
-                            await self._heard(said["data"])
             except StoreError as fault:
                 if not failing:
                     _log.warning("changes of stored credentials are not seen: %s", fault)
@@ -400,42 +406,43 @@ class _Watch:
                 await asyncio.sleep(pause)
                 pause = min(2.0, pause * 2)
 
-    async def _heard(self, data: bytes) -> None:
-        who, _, rest = data.decode("utf-8", "replace").partition(" ")
-        number, _, key = rest.partition(" ")
-        if not number.isdigit():
-            return  # not from one of us
-        if int(number) == self._seen + 1:
-            self._seen += 1
-            self._known.add(key)
-        else:
-            await self._catch_up()
-            if int(number) <= self._seen:
-                return  # told by now, here or before
+    def _next(self, data: bytes) -> bool:
+        """Whether a message is of the very next change, which is told; else the server is asked what there is."""
+        who, epoch, number, key = (*data.decode("utf-8", "replace").split(" "), "", "", "", "")[:4]
+        if epoch != self._epoch or number != str(self._seen + 1):
+            return False
+        self._seen += 1
+        self._known.add(key)
         if who != self._store._me:
             self._tell(key)
+        return True
+
+    async def _count(self, client: Any) -> tuple[str, int]:
+        epoch, count = await client.hmget(self._store._key("changes"), ["epoch", "n"])
+        return (epoch or b"").decode("ascii", "replace"), int(count or 0)
 
     async def _catch_up(self) -> None:
         store = self._store
-        if store.changing():
-            return  # the number of our own change is not known yet; the next look is soon
         async with store._step() as client:
-            count = int(await client.get(store._key("changes")) or 0)
-            if count == self._seen:
+            epoch, count = await self._count(client)
+            self._again = False
+            if (epoch, count) == (self._epoch, self._seen):
                 return
-            begin = f"({self._seen}" if count > self._seen else "-inf"
+            forgotten = bool(self._epoch) and epoch != self._epoch
+            begin = "-inf" if forgotten else f"({self._seen}"
             found: list[tuple[bytes, float]] = []
             for each in ("index", "gone"):
                 found += await client.zrange(store._key(each), begin, "+inf", byscore=True, withscores=True)
         if store.changing():
+            self._again = True  # which of them is ours is not known yet
             return
-        changed = {name.decode(): int(number) for name, number in found if int(number) not in store._mine}
-        if count < self._seen:
-            # The server lost what it had: everything may be another.
-            changed.update(dict.fromkeys(self._known, count))
+        changed = {name.decode() for name, number in found if forgotten or int(number) not in store._mine}
+        if forgotten:
+            changed |= self._known
+            self._known = set()
         # Some may be newer than the count that was read; they are told once more with the next one.
-        self._seen = count
-        self._known.update(changed)
+        self._epoch, self._seen = epoch, count
+        self._known.update(name.decode() for name, _ in found)
         for key in sorted(changed):
             self._tell(key)
 
