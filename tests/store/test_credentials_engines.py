@@ -175,11 +175,10 @@ async def test_messages_of_strangers_and_lost_ones_do_no_harm(redis: Place) -> N
         await soon(heard, new, "silent", 1.5)
         await put(other, "next", b"1")
         await soon(heard, new, "next", 1.0)
+        heard.remove("next")
         await drop(other, "next")
-        new.clear()
-        await asyncio.wait_for(new.wait(), 1.0)
+        await soon(heard, new, "next", 1.0)
     assert heard.count("silent") == 1
-    assert heard[-1] == "next"
 
 
 @pytest.mark.parametrize("url", ["redis://127.0.0.1:{port}/0", "redis://:wrong-secret@127.0.0.1:{port}/0"])

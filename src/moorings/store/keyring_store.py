@@ -265,7 +265,7 @@ class KeyringStore:
             self._clear(key, each, parts if each == slot else 0)
 
     def _clear(self, key: str, slot: str, begin: int) -> None:
-        """Remove parts from ``begin`` on, the last first: who is killed here leaves no gap, where the next would stop."""
+        """Remove parts from ``begin`` on, the last first: who is killed here leaves no gap to stop at."""
         end = begin
         while self._keyring.get(self._item(key, slot, end)) is not None:
             end += 1
