@@ -9,15 +9,9 @@ from pathlib import Path
 
 import pytest
 
-import moorings
 from tests.conformance.run import RUNS, SCENARIOS, alone, ours, together
 
-pytestmark = [
-    pytest.mark.real,
-    pytest.mark.conformance,
-    pytest.mark.skipif(not hasattr(moorings, "HttpServer"), reason="there is no transport over HTTP yet"),
-]
-
+pytestmark = [pytest.mark.real, pytest.mark.conformance]
 
 PAIRS = [(name, run) for name, runs in SCENARIOS.items() for run in runs]
 

@@ -67,7 +67,8 @@ Words that do not carry the request out:
 Tools: ``echo(text)``, ``add(a, b)``, ``effect(name)``, ``read(name)`` (the same, but listed as read-only),
 ``sleep(seconds)``, ``hold(key)``, ``progress(count)``, ``notify(count)``, ``big(bytes)``, ``boom(text)``,
 ``ask(method, params, via)`` (a request of ours, on the stream "post" or "get"), ``question(rounds, state)`` (MRTR),
-``mirror(region, level)`` (``x-mcp-header``).
+``mirror(region, level)`` (``x-mcp-header``), ``task(steps)`` (a task of the tasks extension, which takes one of these
+steps at each look: "working:<message>", "ask:<key>", and an end: "completed", "failed", "cancelled").
 """
 
 from __future__ import annotations
@@ -86,7 +87,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, cast
 from urllib.parse import parse_qs, urlsplit
 
 Json = dict[str, Any]
@@ -97,6 +98,7 @@ SERVER_INFO = {"name": "http-faults", "version": "1"}
 LINGER_NONE = struct.pack("ii", 1, 0)
 JSON_TYPE, SSE_TYPE = "application/json", "text/event-stream"
 NAMED_BY = {"tools/call": "name", "prompts/get": "name", "resources/read": "uri"}
+NAMED_BY |= {"tasks/get": "taskId", "tasks/update": "taskId", "tasks/cancel": "taskId"}
 CACHEABLE = {"server/discover", "tools/list", "prompts/list", "resources/list", "resources/templates/list"}
 CACHEABLE |= {"resources/read"}
 PAGE = "<!doctype html><html><head><title>Sign in</title></head><body><h1>Sign in to go on</h1></body></html>"
@@ -302,8 +304,8 @@ class Connection(asyncio.Protocol):
         """The request is HTTP/1.0, as middle boxes speak it: no chunks; a stream ends with the connection."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self.transport = transport
+        # Not asserted: one of uvloop is no asyncio.Transport by its class.
+        self.transport = cast(asyncio.Transport, transport)
         self.number = self.server.enter(self)
         self.task = asyncio.create_task(self.serve(), name=f"http faults connection {self.number}")
 
@@ -492,6 +494,8 @@ class HttpFaults:
         self.connections = 0
         """How many were ever accepted."""
         self.live: set[Connection] = set()
+        self.tasks: dict[str, list[str]] = {}
+        """Task id → the steps that it has still to take (``task``)."""
         self._turns: Counter[str] = Counter()
         self._held: dict[str, asyncio.Event] = {}
         self._waiting: dict[Any, asyncio.Future[Json]] = {}
@@ -965,6 +969,8 @@ class HttpFaults:
                 )
             case "subscriptions/listen" if call.modern:
                 return await self.listen_for(call)
+            case "tasks/get" | "tasks/update" | "tasks/cancel" if call.modern:
+                return self.look_at_task(call)
             case "tools/call":
                 name = seen.tool or ""
                 tool = CALLS.get(name)
@@ -992,6 +998,30 @@ class HttpFaults:
             self.touch()
         call.stream.exchange = None  # what ended it was said already
         return call.reply({})
+
+    def look_at_task(self, call: Call) -> Json:
+        """One of the methods of the tasks extension."""
+        steps = self.tasks.get(call.seen.params.get("taskId", ""))
+        if steps is None:
+            return call.refuse(-32602, "no such task")
+        if call.seen.rpc == "tasks/cancel":
+            steps[:] = ["cancelled"]
+            return call.reply({})
+        if call.seen.rpc == "tasks/update":
+            steps.pop(0)
+            return call.reply({})
+        step, _, key = steps[0].partition(":")
+        if step == "ask":
+            form = {"message": key, "requestedSchema": {"type": "object", "properties": {}}}
+            asked = {key: {"method": "elicitation/create", "params": form}}
+            return call.reply(task_of(call, "input_required", inputRequests=asked))
+        if step != "working":
+            text = {"content": [{"type": "text", "text": "done"}], "resultType": "complete"}
+            ends: Json = {"result": text} if step == "completed" else {}
+            ends |= {"error": {"code": -32050, "message": "it broke"}} if step == "failed" else {}
+            return call.reply(task_of(call, step, **ends))
+        steps.pop(0)
+        return call.reply(task_of(call, "working", statusMessage=key))
 
     async def ask(self, call: Call, method: str, params: Json, via: str) -> Json:
         """A request of ours to the client, on the stream of the call or on the listening one."""
@@ -1110,6 +1140,19 @@ async def do_mirror(call: Call, region: str | None = None, level: int | None = N
     )
 
 
+def task_of(call: Call, status: str, **more: Any) -> Json:
+    now = "2026-08-01T12:00:00Z"
+    name = call.seen.params.get("taskId")
+    return {"taskId": name, "status": status, "createdAt": now, "lastUpdatedAt": now, "ttlMs": None,
+            "pollIntervalMs": 50, **more}  # fmt: skip
+
+
+async def do_task(call: Call, steps: list[str]) -> Json:
+    name = f"task-{len(call.server.tasks)}"
+    call.server.tasks[name] = list(steps)
+    return call.reply({**task_of(call, "working"), "taskId": name, "resultType": "task"})
+
+
 async def do_boom(call: Call, text: str = "it failed") -> Json:
     return text_of(call, text, isError=True)
 
@@ -1117,7 +1160,7 @@ async def do_boom(call: Call, text: str = "it failed") -> Json:
 CALLS: dict[str, Callable[..., Awaitable[Json]]] = {
     "echo": do_echo, "add": do_add, "effect": do_effect, "read": do_effect, "sleep": do_sleep, "hold": do_hold,
     "progress": do_progress, "notify": do_notify, "ask": do_ask, "big": do_big, "question": do_question,
-    "mirror": do_mirror, "boom": do_boom,
+    "mirror": do_mirror, "boom": do_boom, "task": do_task,
 }  # fmt: skip
 
 MIRRORED = {

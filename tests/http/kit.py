@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -13,7 +14,18 @@ from moorings import AsyncHost, Bounds, Handlers, HttpServer
 from moorings.session.session import Session
 from tests.faults.http_server import HttpFaults
 
-__all__ = ["ALL", "ERAS", "SLACK", "hosted", "host_for", "mute", "session_of", "sizes_of", "within"]
+__all__ = [
+    "ALL",
+    "ERAS",
+    "SLACK",
+    "hosted",
+    "host_for",
+    "mute",
+    "session_of",
+    "sizes_of",
+    "unconnected",
+    "within",
+]
 
 ERAS = pytest.mark.parametrize("era", ["handshake", "modern"])
 ALL = pytest.mark.parametrize("era", ["handshake", "modern", "sse"])
@@ -64,6 +76,14 @@ def session_of(host: AsyncHost) -> Session:
     life = host._servers["s"].life
     assert life is not None and life.session is not None
     return life.session
+
+
+async def unconnected(host: AsyncHost) -> None:
+    """Wait until our side, too, has seen the end of every connection."""
+    net = host._servers["s"]._settings.net._net
+    async with asyncio.timeout(10):
+        while net is not None and any(len(pool) for pool in net._pools.values()):
+            await asyncio.sleep(0)
 
 
 def sizes_of(host: AsyncHost) -> dict[str, int]:

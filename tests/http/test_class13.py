@@ -179,3 +179,32 @@ async def test_f13_what_is_no_message_costs_its_call_with_the_first_bytes_in_the
         assert "'s'" in str(caught.value)
         assert "'effect'" in str(caught.value)
         assert (await host.call("s__effect")).text == "1"
+
+
+@pytest.mark.parametrize("begins", ['{"jsonrpc":"2.0","id":%d,"result":{"x":"', '{"result":{"x":"'])
+@ERAS
+async def test_f13_2_an_answer_over_the_cap_that_never_ends_costs_its_call_at_once(
+    era: str, begins: str
+) -> None:
+    """F13.2: nobody waits for the end of what is thrown away; a notice over the cap costs nothing."""
+    async with HttpFaults(era=era) as server:
+
+        async def endless(exchange: Any) -> None:
+            exchange.start_sse()
+            notice = '{"jsonrpc":"2.0","method":"notifications/message","params":{"level":"info","data":"'
+            exchange.write(f'data: {notice}{"x" * 300_000}"}}}}\n\n'.encode())
+            head = begins % exchange.seen.id if "%d" in begins else begins
+            exchange.write(f"data: {head}{'x' * 300_000}".encode())
+            await asyncio.Event().wait()
+
+        route = server.answer
+
+        async def answer(exchange: Any) -> None:
+            await (endless(exchange) if exchange.seen.rpc == "tools/call" else route(exchange))
+
+        server.answer = answer  # type: ignore[method-assign]
+        async with host_for(server.url, bounds={"max_message": 100_000}) as host:
+            await host.wait_ready()
+            with within(SLACK), pytest.raises(AmbiguousDelivery, match="max_message") as told:
+                await host.call("s__echo", {"text": "x"}, timeout=30)
+            assert told.value.sent

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from moorings import AmbiguousDelivery, CallTimeout, NotSent, Refused
-from tests.faults.http_server import HttpFaults
-from tests.http.kit import ALL, ERAS, SLACK, host_for, hosted, within
+from tests.faults.http_server import HttpFaults, Stream
+from tests.http.kit import ALL, ERAS, SLACK, host_for, hosted, unconnected, within
 
 BREAKS = ["die_after", "die_in_body", "cut_in_body"]
 """Carried out; what comes back breaks off."""
@@ -125,7 +125,7 @@ async def test_f6_3_a_refused_connection_is_not_sent_and_goes_out_once_the_serve
         await server.stop_listening()
         server.drop_connections()
         await server.until(lambda s: not s.live)
-        await asyncio.sleep(0.02)
+        await unconnected(host)
         calling = asyncio.ensure_future(host.call("s__effect", timeout=10))
         await asyncio.sleep(0.05)
         await server.listen()
@@ -147,7 +147,7 @@ async def test_f6_3_a_server_that_stays_away_is_told_of_soon(era: str) -> None:
         await server.stop_listening()
         server.drop_connections()
         await server.until(lambda s: not s.live)
-        await asyncio.sleep(0.02)
+        await unconnected(host)
         with within(4.0), pytest.raises(NotSent, match="refused"):
             await host.call("s__effect", timeout=30)
         await server.listen()
@@ -254,26 +254,28 @@ async def test_f6_6_a_stream_that_breaks_after_an_event_id_is_resumed() -> None:
         assert server.count("tools/call") == 1
 
 
-async def test_f6_6_events_that_come_twice_are_passed_over() -> None:
+async def test_f6_6_events_that_come_twice_are_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
     """F6.6: progress that a resumed stream brings again is told once."""
     told: list[float] = []
+    attach = Stream.attach
+
+    def from_the_start(stream: Stream, exchange: Any, after: int | None = None) -> None:
+        # What was sent comes once more: the server takes the id for one further back.
+        attach(stream, exchange, None if after is None else 0)
+
+    monkeypatch.setattr(Stream, "attach", from_the_start)
     script = {"resumable": True, "priming": True, "retry": 20, "answers": {"tools/call": "sse"}}
     async with hosted(**script) as (host, server):
 
         def on_progress(progress: float, total: float | None, message: str | None) -> None:
             told.append(progress)
             if progress == 2:
-                # What was sent comes once more: the server takes the id for one further back.
-                stream = next(
-                    s for n, s in server.streams.items() if n.startswith("post") and not s.over.is_set()
-                )
-                for text in stream.kept:
-                    if stream.exchange is not None:
-                        stream.exchange.write(text.encode())
+                server.drop_connections()
 
         call = host.call("s__progress", {"count": 4, "seconds": 0.05}, on_progress=on_progress)
         assert (await call).text == "done"
         assert told == [1, 2, 3, 4]
+        assert any("last-event-id" in seen.headers for seen in server.of("GET"))
 
 
 async def test_f6_6_a_stream_that_cannot_be_resumed_is_ambiguous_at_once() -> None:

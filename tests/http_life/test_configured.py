@@ -262,3 +262,21 @@ async def test_f14_5_each_bound_of_a_file_is_the_one_that_holds(
             await host.wait_ready(8)
             with took(0.35, 1.5), pytest.raises(Exception, match=r"0\.4"):
                 await host.call("a__echo")
+
+
+@pytest.mark.parametrize(("value", "connections"), [("0", 3), ("30", 1)])
+async def test_f14_5_how_long_an_idle_connection_is_kept_is_a_bound(
+    value: str, connections: int, tmp_path: Path
+) -> None:
+    """F14.5: 0 keeps none."""
+    async with faults("handshake", get="status:405") as server:
+        path = tmp_path / "moor.toml"
+        path.write_text(
+            f'[servers.a]\nurl = "{server.url}"\nprotocol = "handshake"\nbounds = {{ keep_alive = {value} }}\n'
+        )
+        async with AsyncHost(load(path, {}).servers, state_dir=False) as host:
+            await host.wait_ready(8)
+            before = server.connections
+            for _ in range(3):
+                await host.call("a__echo")
+            assert server.connections - before == (connections if connections > 1 else 0)

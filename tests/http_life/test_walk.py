@@ -23,7 +23,7 @@ from tests.faults.http_server import HttpFaults
 from tests.http_life.kit import WAYS, faults, held, nothing_left, spec, until
 from tests.lifecycle.test_walk import Counted as LifeCounted
 
-SHORT = Bounds(connect=1.5, probe=0.1, call=2.0, http_close=0.1, cooldown=0.0)
+SHORT = Bounds(connect=0.8, probe=0.1, call=2.0, http_close=0.1, cooldown=0.0)
 BOUND = 8.0
 """Seconds in which any of these must be over, on a busy machine too."""
 
@@ -176,7 +176,10 @@ class Striker:
             case "cancel":
                 self.task.cancel()
             case "timeout":
-                self.limit.reschedule(loop.time())
+                with contextlib.suppress(
+                    RuntimeError
+                ):  # the operation is over, and only what it left goes on
+                    self.limit.reschedule(loop.time())
             case "close":
                 self.closing.append(loop.create_task(self._close()))
             case "cut":
@@ -252,9 +255,11 @@ def points(name: str, how: str, row: str, whole: bool) -> Iterable[int]:
     most = {"connect": 40, "restart": 60, "renewal": 40, "lost_stream": 40, "close": 20, "list": 40}.get(
         name, 12
     )
-    return sorted({1 + (first >> shift) % most for shift in (0, 6, 12)})
+    quiet = any(each in row for each in ("silent", "comments"))
+    return sorted({1 + (first >> shift) % most for shift in ((0, 6) if quiet else (0, 6, 12))})
 
 
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("whole", [False, pytest.param(True, marks=pytest.mark.soak)], ids=["short", "whole"])
 @pytest.mark.parametrize(("name", "way", "script"), ROWS)
 async def test_f2_5_a_walk(

@@ -115,13 +115,18 @@ class Server:
 
 @asynccontextmanager
 async def serving(
-    script: Script, *, tls: ssl.SSLContext | None = None, path: str | None = None
+    script: Script,
+    *,
+    tls: ssl.SSLContext | None = None,
+    path: str | None = None,
+    host: str = "127.0.0.1",
+    port: int = 0,
 ) -> AsyncIterator[Server]:
     server = Server(script)
     if path is not None:
         listener = await asyncio.start_unix_server(server.serve, path)
     else:
-        listener = await asyncio.start_server(server.serve, "127.0.0.1", 0, ssl=tls)
+        listener = await asyncio.start_server(server.serve, host, port, ssl=tls)
         server.port = listener.sockets[0].getsockname()[1]
     try:
         yield server

@@ -112,6 +112,27 @@ async def test_callers_at_one_time_share_a_lookup(monkeypatch: pytest.MonkeyPatc
     assert lookups == ["localhost"]
 
 
+async def test_an_address_that_is_silent_does_not_hold_the_next_one_up(
+    blackhole: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Happy eyeballs (RFC 8305): the first address of a name swallows all, the second is dialled meanwhile."""
+    real = socket.getaddrinfo
+
+    def two(host: str, port: int, *rest: object, **more: object) -> object:
+        if host != "both.invalid":
+            return real(host, port, *rest, **more)  # type: ignore[arg-type]
+        return [
+            (socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP, "", (address, blackhole))
+            for address in ("127.0.0.1", "127.0.0.2")
+        ]
+
+    monkeypatch.setattr(socket, "getaddrinfo", two)
+    async with serving(answering([]), host="127.0.0.2", port=blackhole), client(NetSettings(dial=10)) as http:
+        began = asyncio.get_running_loop().time()
+        assert (await post(http, f"http://both.invalid:{blackhole}/"))[0] == 200
+        assert asyncio.get_running_loop().time() - began < 3
+
+
 async def test_more_requests_than_connections_wait_for_one() -> None:
     busy, most, go = 0, 0, asyncio.Event()
 

@@ -101,7 +101,7 @@ async def test_a_proxy_that_says_no_is_told_with_its_status(
             with pytest.raises(ProxyFailed) as failed:
                 await post(http, f"{'https' if secure else 'http'}://{HOST}/")
     error = failed.value
-    assert (error.status, error.sent, error.proxy) == (told, False, f"http://127.0.0.1:{via.port}")
+    assert (error.status, error.sent, error.proxy) == (told, False, f"http://…@127.0.0.1:{via.port}")
     assert "s3cret" not in str(error)
 
 

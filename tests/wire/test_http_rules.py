@@ -23,7 +23,6 @@ from moorings.wire.http_rules import (
     media_type,
     parse_retry_after,
     rpc_error_in,
-    safe_url,
 )
 
 URL = "https://mcp.example.com/mcp"
@@ -265,10 +264,10 @@ def test_f13_7_a_login_page_is_named_with_its_content_type() -> None:
 @pytest.mark.parametrize(
     ("location", "shown"),
     [
-        ("https://other.example/login?next=secret-value", "https://other.example/login?…"),
+        ("https://other.example/login?next=secret-value", "https://other.example/login?next=…"),
         ("//other.example/x", "https://other.example/x"),
         ("/elsewhere", "https://mcp.example.com/elsewhere"),
-        ("http://[", "a URL that cannot be read"),
+        ("http://[", "(a URL that cannot be read)"),
     ],
 )
 def test_f13_8_a_redirect_that_is_not_followed_names_its_target(location: str, shown: str) -> None:
@@ -349,23 +348,6 @@ def test_what_is_shown_is_one_printable_line(body: bytes) -> None:
     shown = first_words(body)
     assert len(shown) <= 301
     assert shown.replace("\ufffd", "").isprintable()
-
-
-@pytest.mark.parametrize(
-    ("url", "shown"),
-    [
-        (URL, URL),
-        ("http://127.0.0.1:8080/", "http://127.0.0.1:8080/"),
-        ("https://user:pa55word@h.example/mcp?key=abc#frag", "https://h.example/mcp?…"),
-        ("https://h.example/api/s/3fa85f6457174562b3fc2c963f66afa6/mcp", "https://h.example/api/s/…/mcp"),
-        ("http://[::1]:9/x", "http://[::1]:9/x"),
-        ("http://[bad", "(a URL that cannot be read)"),
-        ("http://h:99999/x", "(a URL that cannot be read)"),
-    ],
-)
-def test_f16_5_a_url_is_shown_without_its_secrets(url: str, shown: str) -> None:
-    """F16.5: user, query, and parts of a path that may be keys."""
-    assert safe_url(url) == shown
 
 
 def test_f16_5_a_body_that_repeats_the_url_shows_no_secret() -> None:

@@ -54,8 +54,12 @@ def verb(options: Options, tool: str, words: tuple[str, ...], timeout: float | N
         try:
             result = host.call(tool, arguments, timeout=timeout)
         except Refused as refusal:
-            _raise_if_unknown(host, tool, refusal)
+            _raise_if_unknown(host, tool, refusal.server, refusal)
             raise
+        if result.is_error:
+            # Many servers answer so for a tool that they do not have.
+            for name in needed:
+                _raise_if_unknown(host, tool, name, None)
         if options.output.as_json:
             options.output.document(_document(tool, result))
         else:
@@ -66,23 +70,23 @@ def verb(options: Options, tool: str, words: tuple[str, ...], timeout: float | N
     return ExitCode.OK
 
 
-def _raise_if_unknown(host: Host, tool: str, refusal: Refused) -> None:
+def _raise_if_unknown(host: Host, tool: str, server: str | None, refusal: Refused | None) -> None:
     """A server that has only just been started is asked before its tools are known; if it refused, they tell why.
 
     Raises:
         UnknownTool: it has no such tool.
     """
-    if refusal.server is None:
+    if server is None:
         return
     try:
-        names = [each.name for each in host.tools(servers=[refusal.server])]
+        names = [each.name for each in host.tools(servers=[server])]
     except MooringsError:
         return
     if tool not in names:
         near = difflib.get_close_matches(tool, names, n=1)
         raise UnknownTool(
             f"there is no {tool!r} in the catalog" + (f"; did you mean {near[0]!r}?" if near else ""),
-            server=refusal.server,
+            server=server,
             fix="see the names in: moor tools",
         ) from refusal
 

@@ -17,7 +17,7 @@ from .text import visible, visible_lines
 if TYPE_CHECKING:
     from moorings import Readiness, ServerStatus
 
-__all__ = ["server_document", "unlisted", "verb"]
+__all__ = ["server_document", "unlisted", "verb", "without_name"]
 
 
 @click.command(
@@ -65,7 +65,7 @@ def server_document(name: str, status: ServerStatus, readiness: Readiness, tools
     error = status.last_error
     info = status.server_info
     return {
-        "state": status.state.value,
+        "state": _settled(status),
         "ready": ready,
         "reason": None if ready else readiness.failed.get(name) or "not ready in time",
         "error": None if error is None else error_document(error, exit_code_of(error)),
@@ -78,6 +78,20 @@ def server_document(name: str, status: ServerStatus, readiness: Readiness, tools
         "problem": unlisted(status) if ready else None,
         "steps": dict(status.steps),
     }
+
+
+def _settled(status: ServerStatus) -> str:
+    """Its state; of one that failed and is just being taken down, the one it comes to next."""
+    from moorings import State
+
+    if status.state is State.STOPPING and status.last_error is not None:
+        return State.PARKED.value
+    return status.state.value
+
+
+def without_name(name: str, reason: str) -> str:
+    """What an error says, where its server was named already."""
+    return reason.removeprefix(f"server {name!r}: ")
 
 
 def unlisted(status: ServerStatus) -> str | None:
@@ -106,7 +120,7 @@ def _print(output: Output, documents: dict[str, dict[str, Any]], off: list[str])
         if document.get("problem"):
             output.line(f"\n{visible(name)}: {visible_lines(document['problem'])}")
         if not document["ready"]:
-            reason = visible_lines(str(document["reason"])).replace("\n", "\n  ")
+            reason = visible_lines(without_name(name, str(document["reason"]))).replace("\n", "\n  ")
             output.line(f"\n{visible(name)}: {reason}")
             error = document["error"]
             if error and error["fix"] and error["fix"] not in document["reason"]:

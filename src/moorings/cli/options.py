@@ -35,7 +35,7 @@ def take_seconds(ctx: click.Context, param: click.Parameter, value: str | None) 
             f"{value!r}: {fault}; write seconds (1.5) or 30s, 2m, 1h30m", ctx, param
         ) from None
     if seconds == 0:
-        raise click.BadParameter("0 is no limit", ctx, param)
+        raise click.BadParameter(f"{value!r} leaves no time at all; write more than 0", ctx, param)
     return seconds
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .check import unlisted
+from .check import unlisted, without_name
 from .exit_codes import ExitCode, exit_code_of, table
 from .hosting import chosen_servers, open_host, read_config, start_bound, to_be_looked_at
 from .options import Options, common_options, take_seconds
@@ -62,7 +62,7 @@ def verb(options: Options, names: tuple[str, ...], timeout: float | None) -> int
         rows = [(visible(each.name), visible_lines(each.tool.description or "").strip()) for each in tools]
         print_table(options.output, ("tool", "description"), rows)
         for name, reason in missing.items():
-            options.output.message(f"server {name!r} is not ready: {reason}")
+            options.output.message(f"server {name!r} is not ready: {without_name(name, reason)}")
         for name, reason in unread.items():
             options.output.message(f"server {name!r} is {reason}")
     return ExitCode.START if missing or unread else ExitCode.OK

@@ -12,7 +12,6 @@ from .places import config_file, state_dir
 from .problems import ConfigProblems, Problem
 from .spec import Bounds, Protocol, ServerSpec, StdioServer
 from .units import duration, size
-from .urls import shown_url
 
 __all__ = [
     "Bounds",
@@ -36,7 +35,6 @@ __all__ = [
     "load",
     "parse",
     "read_headers_output",
-    "shown_url",
     "size",
     "state_dir",
 ]

@@ -30,6 +30,7 @@ BOUNDS: dict[str, tuple[Kind, bool]] = {
     "http_close": ("time", True),
     "headers_command": ("time", False),
     "max_connections": ("count", False),
+    "keep_alive": ("time", True),
     "max_message": ("size", False),
     "max_outbox": ("size", False),
     "max_pages": ("count", False),

@@ -108,13 +108,13 @@ def read_headers_output(data: bytes) -> dict[str, str]:
         ValueError: it is neither. The text holds nothing of what was written but names.
     """
     if len(data) > MAX_OUTPUT:
-        raise ValueError(f"more than {MAX_OUTPUT // 1024} KiB")
+        raise ValueError(f"it wrote more than {MAX_OUTPUT // 1024} KiB")
     try:
         text = data.decode("utf-8-sig").strip()
     except UnicodeDecodeError:
-        raise ValueError("not UTF-8") from None
+        raise ValueError("what it wrote is not UTF-8") from None
     if not text:
-        raise ValueError("nothing")
+        raise ValueError("it wrote nothing")
     pairs = _pairs_of_json(text) if text.startswith("{") else _pairs_of_lines(text)
     headers: dict[str, str] = {}
     for where, name, value in pairs:

@@ -12,10 +12,11 @@ from typing import Any, Literal, NamedTuple, get_args
 
 import msgspec
 
+from .._urls import shown_url
 from ..errors import MisuseError
 from .headers import checked_headers, same_name
 from .spec import ServerSpec, StdioServer, text, words
-from .urls import place_of, proxy_fault, server_url_fault, shown_url
+from .urls import place_of, proxy_fault, server_url_fault
 
 __all__ = ["PATHS", "Conflict", "Headers", "HttpServer", "Server", "Transport", "conflicts"]
 

@@ -75,7 +75,7 @@ class ConfigProblems(ConfigError):
         for problem in self.problems[:MOST_SHOWN]:
             place = f"line {problem.line}: " if problem.line is not None else ""
             key = f"{problem.key}: " if problem.key else ""
-            next_step = f" Next step: {problem.fix}" if problem.fix else ""
+            next_step = f". Next step: {problem.fix}" if problem.fix else ""
             lines.append(f"  {place}{key}{problem.sentence()}{next_step}")
         if len(self.problems) > MOST_SHOWN:
             lines.append(f"  ... and {len(self.problems) - MOST_SHOWN} more")

@@ -56,6 +56,8 @@ class Bounds(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """One run of the command that gives headers."""
     max_connections: int = 128
     """Connections to one origin (scheme, host and port) at a time; further requests wait for one of them."""
+    keep_alive: float = 4.0
+    """An idle connection to a server over HTTP is kept so long; below the 5 s after which many servers close theirs."""
     max_message: int = 16 * 1024 * 1024
     """One message from the server; a larger one costs that message only."""
     max_outbox: int = 64 * 1024 * 1024
@@ -158,7 +160,7 @@ class StdioServer(ServerSpec, frozen=True, kw_only=True, forbid_unknown_fields=T
     args: tuple[str, ...] = ()
     """Its arguments, passed as they stand."""
     env: Mapping[str, str] = {}
-    """Added to the safe baseline of the environment (see ``transport/environment.py``)."""
+    """Added to the few variables that every server gets, in place of those of the same name."""
     inherit_env: bool | tuple[str, ...] = False
     """True: the host's whole environment; or the names of further variables to pass on."""
     cwd: str | None = None

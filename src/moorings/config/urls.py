@@ -1,4 +1,4 @@
-"""URLs as a configuration gives them: what is wrong with one, and what of it may be shown. Pure; no name is looked up.
+"""URLs as a configuration gives them: what is wrong with one. Pure; no name is looked up.
 
 The value of a URL may be a secret in whole or in part (a password, a key in the query), so nothing here says more of it
 than its kind. RFC 3986; the URL of a server: MCP ``basic/transports``.
@@ -8,21 +8,18 @@ from __future__ import annotations
 
 import re
 from typing import NamedTuple
-from urllib.parse import SplitResult, urlsplit, urlunsplit
+from urllib.parse import SplitResult, urlsplit
+
+from .._urls import PROXY_SCHEMES
 
 __all__ = [
-    "PROXY_SCHEMES",
     "PROXY_URL",
     "SERVER_URL",
     "UrlFault",
     "place_of",
     "proxy_fault",
     "server_url_fault",
-    "shown_url",
 ]
-
-PROXY_SCHEMES = ("http", "https", "socks5", "socks5h")
-"""``socks5`` looks the server's name up here, ``socks5h`` at the proxy."""
 
 SERVER_URL = '"https://host/path"'
 PROXY_URL = '"http://host:port"'
@@ -33,8 +30,6 @@ _SHOWN_SCHEMES = frozenset({"file", "ftp", "socks4", "socks5", "stdio", "unix", 
 _ODD = re.compile(r"[\x00-\x20\x7f\\\ud800-\udfff]")
 """Parsers disagree about these: what one takes for the host is the path of another."""
 _ODD_IN_HOST = re.compile(r"[^\w.:\-]")
-_QUERY_VALUE = re.compile(r"=[^&;]*")
-_MOST_SHOWN = 300
 
 
 class UrlFault(NamedTuple):
@@ -67,21 +62,6 @@ def proxy_fault(url: str) -> UrlFault | None:
     if parts.path not in ("", "/") or "?" in url or "#" in url:
         return UrlFault("the URL of a proxy ends after its port")
     return None
-
-
-def shown_url(url: str) -> str:
-    """A URL fit for people and logs: no user, no password, of its query the names alone."""
-    try:
-        parts = urlsplit(url)
-        query = _QUERY_VALUE.sub("=…", parts.query) if "=" in parts.query else "…" * bool(parts.query)
-        host = parts.netloc.rpartition("@")[2]
-        if not parts.scheme or not host:
-            return "…"
-        text = urlunsplit((parts.scheme, f"…@{host}" if "@" in parts.netloc else host, parts.path, query, ""))
-    except ValueError:
-        return "…"
-    text = "".join(each if each.isprintable() else "?" for each in text)
-    return text if len(text) <= _MOST_SHOWN else text[:_MOST_SHOWN] + "…"
 
 
 def place_of(url: str) -> tuple[str, str, int, str]:

@@ -6,7 +6,7 @@ redirects, compression and the ways in which they fail, each with its own type a
 MCP. aiohttp and ``ssl`` are imported by the first request, never by importing this room.
 """
 
-from .addresses import is_loopback, origin, redacted
+from .addresses import is_loopback, origin
 from .client import HttpClient, Net, Redirects
 from .errors import (
     BadAnswer,
@@ -49,5 +49,4 @@ __all__ = [
     "TooLarge",
     "is_loopback",
     "origin",
-    "redacted",
 ]

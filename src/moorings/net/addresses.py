@@ -1,4 +1,4 @@
-"""URLs, hosts and proxies as pure functions: what may be shown, what is one origin, what goes through which proxy.
+"""URLs, hosts and proxies as pure functions: what is one origin, what goes through which proxy.
 
 ``NO_PROXY`` has no standard; this is what curl does, and CIDR as in Go. No I/O.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 import ipaddress
 import re
 from collections.abc import Iterable, Mapping
-from urllib.parse import quote, urlsplit, urlunsplit
+from urllib.parse import quote, urlsplit
 
 __all__ = [
     "bypasses",
@@ -18,33 +18,13 @@ __all__ = [
     "origin",
     "place_as_written",
     "proxy_for",
-    "redacted",
 ]
 
-SHOWN = 300
-"""Characters of a URL in a text."""
 PORTS = {"http": 80, "https": 443}
 _SEPARATORS = re.compile(r"[,\s]+")
 _ODD = re.compile(r"[\x00-\x20\x7f\\]")
 _NUMBER = re.compile(r"[0-9]+|0x[0-9a-f]*")
-_VALUE = re.compile(r"=[^&;]*")
 _WRITABLE = "".join(map(chr, range(0x21, 0x7F)))
-
-
-def redacted(url: str) -> str:
-    """A URL fit for logs and errors: without userinfo and fragment, and with the names of its query alone."""
-    try:
-        parts = urlsplit(url)
-        _, _, place = parts.netloc.rpartition("@")
-        # A query without names may be a secret as a whole.
-        query = _VALUE.sub("=…", parts.query) if "=" in parts.query else "…" * bool(parts.query)
-        shown = urlunsplit((parts.scheme, place, parts.path, query, ""))
-    except ValueError:
-        return "(a URL that cannot be read)"
-    if "@" in shown and not place:
-        return "(a URL without a host)"
-    shown = "".join(each if each.isprintable() else "?" for each in shown)
-    return shown if len(shown) <= SHOWN else shown[:SHOWN] + "…"
 
 
 def place_as_written(url: str) -> str:

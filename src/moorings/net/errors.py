@@ -26,7 +26,7 @@ from __future__ import annotations
 
 from typing import ClassVar, Literal
 
-from .addresses import redacted
+from .._urls import shown_target, shown_url
 
 __all__ = [
     "BadAnswer",
@@ -53,7 +53,7 @@ class NetError(Exception):
     ever_sent: ClassVar[bool] = True
 
     def __init__(self, reason: str, *, url: str, sent: bool | None = None) -> None:
-        self.url = redacted(url)
+        self.url = shown_url(url)
         """Without userinfo and values of the query."""
         self.sent = self.ever_sent if sent is None else sent
         """True if the server may have begun to act on the request."""
@@ -108,7 +108,7 @@ class ProxyFailed(NotConnected):
 
     def __init__(self, reason: str, *, url: str, proxy: str, status: int | None = None) -> None:
         super().__init__(reason, url=url)
-        self.proxy = redacted(proxy)
+        self.proxy = shown_url(proxy)
         self.status = status
         """Its HTTP status, if it gave one."""
 
@@ -164,7 +164,7 @@ class RedirectRefused(NetError):
     def __init__(self, reason: str, *, url: str, status: int, location: str) -> None:
         super().__init__(reason, url=url)
         self.status = status
-        self.location = redacted(location)
+        self.location = shown_target(url, location)
 
 
 class NetClosed(NetError):

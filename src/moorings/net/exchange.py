@@ -85,7 +85,7 @@ class Answer:
         self.headers: Mapping[str, str] = message.headers
         """In any letter case; of a header that came twice, the first."""
         self.url = target.text
-        """Where it came from, after redirects. It may hold secrets: show it ``redacted``."""
+        """Where it came from, after redirects. It may hold secrets: show it ``shown_url``."""
         self.content_type = (message.headers.get("Content-Type") or "").partition(";")[0].strip().lower()
         """Without its parameters, in small letters; empty if there is none."""
         self._target = target
@@ -319,6 +319,7 @@ def give_back(connection: Any, handler: Handler) -> None:
             transport.abort()
         connection.close()
     else:
+        handler.resting = True
         connection.release()
 
 
@@ -351,7 +352,7 @@ async def exchange(
     timer: asyncio.TimerHandle | None = None
     live.add(waiting)
     try:
-        handler.heard = False
+        handler.heard = handler.resting = False
         handler.set_response_params(
             skip_payload=method == "HEAD",
             read_until_eof=True,

@@ -122,6 +122,8 @@ class Handler(ResponseHandler):
         """True once a request was written to it."""
         self.heard = False
         """True once a byte came in answer to the present request."""
+        self.resting = False
+        """True while it is kept for the next request: nothing is to come."""
         self.body: aiohttp.StreamReader | None = None
         """The body being read."""
         self.lost_by: BaseException | None = None
@@ -131,6 +133,11 @@ class Handler(ResponseHandler):
         self._poll: Any = None
 
     def data_received(self, data: bytes) -> None:
+        if self.resting and data:
+            # Read now, it would be taken for the answer to the next request (RFC 9112 §9.3, a 408 for instance).
+            if self.transport is not None:
+                self.transport.abort()
+            return
         if data:
             self.heard = True
         super().data_received(data)

@@ -10,14 +10,11 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from .._urls import PROXY_SCHEMES, shown_url
 from .._version import __version__
 from ..errors import MisuseError
-from .addresses import redacted
 
-__all__ = ["PROXY_SCHEMES", "NetSettings"]
-
-PROXY_SCHEMES = ("http", "https", "socks5", "socks5h")
-"""``socks5`` looks the server's name up here, ``socks5h`` at the proxy."""
+__all__ = ["NetSettings"]
 
 
 USER_AGENT = f"moorings/{__version__}"
@@ -72,7 +69,7 @@ class NetSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         if self.client_key_password:
             shown["client_key_password"] = "…"
         if self.proxy:
-            shown["proxy"] = redacted(self.proxy)
+            shown["proxy"] = shown_url(self.proxy)
         return list(shown.items())
 
     def __repr__(self) -> str:
@@ -93,6 +90,6 @@ def check_proxy(url: str) -> None:
         usable = False
     if not usable:
         raise MisuseError(
-            f"{redacted(url)} is not the URL of a proxy",
+            f"{shown_url(url)} is not the URL of a proxy",
             fix=f"use one of {', '.join(PROXY_SCHEMES)}://host:port",
         )

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Protocol
 
 from ..config import HttpServer, MemorySpec, ServerSpec, StdioServer
-from ..errors import CommandNotFound, StartError
+from ..errors import CallError, CommandNotFound, NotSent, StartError
 from ..store import EraRecord
 from ..transport.base import Receiver, Transport
 from ..transport.environment import NotFound, child_environment, find_command
@@ -28,6 +28,7 @@ __all__ = [
     "connect",
     "kind_of_http",
     "may_be_legacy",
+    "next_step",
     "may_die_of_probe",
     "start",
     "was_guessed",
@@ -130,6 +131,22 @@ def awaited(transport: Transport | None) -> str:
     return "no answer to the first messages"
 
 
+def next_step(spec: ServerSpec, error: CallError | StartError) -> str | None:
+    """What to do about a start over HTTP that failed, where its status tells."""
+    if not isinstance(spec, HttpServer):
+        return None
+    status = error.http.status if error.http is not None else None
+    if status in (401, 403):
+        return "give it credentials: headers, or headers_command"
+    if status in (404, 405):
+        return "see whether the URL is that of an MCP endpoint; its path is often /mcp or /sse"
+    if status is not None and status >= 500:
+        return "see whether the server, or what stands in front of it, is well"
+    if status is None and isinstance(error, NotSent):
+        return "see whether the server runs there, and whether the URL, proxy and ca_file are right"
+    return None
+
+
 def kind_of_http(transport: Transport | None) -> str:
     """``http`` or ``sse``; empty for what has no choice of transports."""
     if transport is None or isinstance(transport, StdioTransport | MemoryTransport):
@@ -201,6 +218,7 @@ def _http(
             unix_socket=spec.unix_socket,
             dial=bounds.dial,
             max_connections=bounds.max_connections,
+            keep_alive=bounds.keep_alive,
             cookies=spec.cookies,
             user_agent=spec.user_agent or USER_AGENT,
         )

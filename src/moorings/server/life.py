@@ -297,9 +297,11 @@ class Life:
             what = f"{error.tool}: {error.message}" if error.tool else error.message
             failed = StartError(what, server=self.name, stderr_tail=self._tail())
             failed.http = error.http
+            failed.fix = connect.next_step(self.spec, error)
             raise failed from None
         except StartError as error:
             error.stderr_tail = error.stderr_tail or self._tail()
+            error.fix = error.fix or connect.next_step(self.spec, error)
             raise
         # First the stream that tells of changes, then the lists: what changes in between is told.
         self._listen("lists", self._lists_filter())
@@ -338,7 +340,16 @@ class Life:
             if not connect.may_be_legacy(self.spec, error):
                 raise
             # No Streamable HTTP: what was before it (MCP basic/transports, backward compatibility).
-            await self._talk_as(legacy=True, deadline=deadline)
+            try:
+                await self._talk_as(legacy=True, deadline=deadline)
+            except CallError as last:
+                # Neither of the two: who mends it wants to know of both.
+                both = StartError(
+                    f"{error.message}; as HTTP+SSE: {_cause(self._died, last)}", server=self.name
+                )
+                both.http = error.http
+                self._died = None
+                raise both from last
             self._remember(died_on_probe=False)
         except CallError:
             await self._death_follows()
@@ -449,7 +460,8 @@ class Life:
         before = time.perf_counter()
         connect.start(self.name, transport)
         session.attach(transport)
-        self.steps["spawn"] = time.perf_counter() - before
+        if transport.pid is not None:
+            self.steps["spawn"] = time.perf_counter() - before
 
     async def _respawn(self, *, legacy: bool = False) -> None:
         """Take the dead process, or the connection, down whole, then start another."""
@@ -713,6 +725,10 @@ class Life:
         if self.stop_deadline is None:
             return HANDLERS_END
         return min(HANDLERS_END, max(self.stop_deadline - self._loop.time(), 0.05))
+
+
+def _cause(died: Closed | None, error: CallError) -> str:
+    return describe(died) if died is not None else error.message
 
 
 class _Slot:

@@ -235,6 +235,8 @@ class Lists:
         except CallError as error:
             state.problem = error
             state.stale = True
+            # A failure may itself have us look again (a session that is lost by each look at a list).
+            state.distance = next_distance(state.distance, changed=False)
             raise
         changed = self.adopt(kind, listed)
         if quiet:

@@ -22,11 +22,13 @@ LARGEST = 1024 * 1024
 class Reads:
     """Results by URI, each until it is not fresh any more."""
 
-    __slots__ = ("_kept", "_now")
+    __slots__ = ("_kept", "_now", "forgotten")
 
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
         self._kept: dict[str, tuple[float, ReadResourceResult]] = {}
+        self.forgotten = 0
+        """How often anything was forgotten: what was asked for before that may be the old."""
 
     def get(self, uri: str) -> ReadResourceResult | None:
         """The result, if it is fresh."""
@@ -39,8 +41,11 @@ class Reads:
         del self._kept[uri]
         return None
 
-    def put(self, uri: str, result: ReadResourceResult) -> None:
-        """Keep a result as long as its server allows."""
+    def put(self, uri: str, result: ReadResourceResult, asked_at: int) -> None:
+        """Keep a result as long as its server allows, unless something was forgotten since it was asked for: then it
+        may be what was before the change, or of an earlier generation. ``asked_at`` is what ``forgotten`` was then."""
+        if asked_at != self.forgotten:
+            return
         now = self._now()
         until = fresh_until(now, result.ttl_ms)
         if until <= now or sum(len(part.text or part.blob or "") for part in result.contents) > LARGEST:
@@ -52,6 +57,7 @@ class Reads:
 
     def forget(self, uri: str | None = None) -> None:
         """This one changed; None for all."""
+        self.forgotten += 1
         if uri is None:
             self._kept.clear()
         else:

@@ -51,7 +51,7 @@ from ..wire.types import (
     ToolAnnotations,
 )
 from .life import UNBOUNDED, Life, LifeSettings
-from .lists import Lists
+from .lists import Lists, next_distance
 from .reads import Reads
 from .replay import may_repeat
 from .states import Event, State, next_state
@@ -62,6 +62,8 @@ _log = logging.getLogger("moorings")
 T = TypeVar("T")
 
 STARTABLE = (State.IDLE, State.PARKED)
+_LEVEL = ""
+"""Stands among the URIs of subscriptions for the log level."""
 
 
 class ServerStatus(msgspec.Struct, frozen=True, kw_only=True):
@@ -162,6 +164,12 @@ class Server:
         self._last_steps: dict[str, float] = {}
         self._subscribed: set[str] = set()
         self._log_level: str | None = None
+        self._saying: asyncio.Task[None] | None = None
+        """Says again what was said to an earlier generation or session."""
+        self._costly: set[str] = set()
+        """What of it cost the session to which it was said: a server may refuse it so each time."""
+        self._costs_distance = 0.0
+        """Seconds before that is said to yet another session; grows each time."""
         self._reads = Reads(lambda: asyncio.get_running_loop().time())
         self._declared: ServerCapabilities | None = None
         self.stuck: list[str] = []
@@ -271,8 +279,9 @@ class Server:
         if life.changed_since_listed:
             self.lists.changed("tools")
         self._fire(Event.CONNECTED)
-        if self._subscribed or self._log_level is not None:
-            self._owner.start(self._renew(life), name="renew subscriptions and log level")
+        self._costly.clear()
+        self._costs_distance = 0.0
+        self._say_again(life)
 
     def _on_renewed(self, life: Life) -> None:
         """A life made another MCP session: what was said to the last one is said again, and its lists are looked at."""
@@ -282,8 +291,7 @@ class Server:
         self._reads.forget()
         for kind in ("tools", "prompts", "resources"):
             self.lists.changed(kind)
-        if self._subscribed or self._log_level is not None:
-            self._owner.start(self._renew(life), name="renew subscriptions and log level")
+        self._say_again(life)
 
     def _on_down(self, life: Life, problem: MooringsError | None) -> None:
         """A life begins to end: from here on it serves nobody."""
@@ -644,8 +652,9 @@ class Server:
         fresh = self._reads.get(uri) if life is not None and life.serving is not None else None
         if fresh is not None:
             return fresh
+        asked_at = self._reads.forgotten
         result = await self.request(uri, clock, lambda m: m.read_resource(uri, clock))
-        self._reads.put(uri, result)
+        self._reads.put(uri, result, asked_at)
         return result
 
     # Skills, which are asked for only where they were declared
@@ -716,25 +725,46 @@ class Server:
         await self.request("logging/setLevel", clock, lambda m: m.set_log_level(level, clock))
         self._log_level = level
 
+    def _say_again(self, life: Life) -> None:
+        """Say to a new generation or session what was said to the last one, in place of what is still being said."""
+        if self._saying is not None:
+            self._saying.cancel()
+            self._saying = None
+        if self._subscribed or self._log_level is not None:
+            self._saying = self._owner.start(self._renew(life), name="renew subscriptions and log level")
+
     async def _renew(self, life: Life) -> None:
-        """Say to a new generation what was said to the last one."""
-        if self._log_level is not None and life.methods is not None:
-            now = asyncio.get_running_loop().time()
-            limit = self.spec.bounds.connect
-            try:
-                await life.methods.set_log_level(self._log_level, CallClock.of(now, limit, limit))
-            except CallError as error:
-                _log.warning("server %s: the log level was not set again: %s", self.name, error)
         if life.modern:
             life.watch_resources(self._subscribed)
-            return
-        for uri in sorted(self._subscribed):
-            now = asyncio.get_running_loop().time()
-            limit = self.spec.bounds.connect
-            try:
-                await self._subscribe_on(life, uri, CallClock.of(now, limit, limit))
-            except CallError as error:
-                _log.warning("server %s: the subscription to %s was not renewed: %s", self.name, uri, error)
+        last = [each for each in (_LEVEL, *self._subscribed) if each in self._costly]
+        for what in sorted({_LEVEL, *self._subscribed}.difference(last)):
+            if not await self._renew_one(life, what):
+                return
+        if last:
+            await asyncio.sleep(self._costs_distance)
+            for what in sorted(last):
+                if not await self._renew_one(life, what):
+                    return
+        self._costs_distance = 0.0
+
+    async def _renew_one(self, life: Life, what: str) -> bool:
+        """Say one of it. False if that cost the session: then all is said again to the next one."""
+        limit = self.spec.bounds.connect
+        clock = CallClock.of(asyncio.get_running_loop().time(), limit, limit)
+        try:
+            if what != _LEVEL:
+                await self._subscribe_on(life, what, clock)
+            elif self._log_level is not None and life.methods is not None:
+                await life.methods.set_log_level(self._log_level, clock)
+        except CallError as error:
+            kind = "the log level" if what == _LEVEL else f"the subscription to {what}"
+            _log.warning("server %s: %s was not renewed: %s", self.name, kind, error)
+            if life.renewal is not None:
+                self._costly.add(what)
+                self._costs_distance = next_distance(self._costs_distance, changed=False)
+                return False
+        self._costly.discard(what)
+        return True
 
     # Commands
 

@@ -350,6 +350,9 @@ def _decides(error: CallError) -> bool:
     between or is the matter of a moment."""
     if error.http is None or not isinstance(error, Refused | AmbiguousDelivery):
         return True
+    if 300 <= error.http.status < 400:
+        # A page in front of it may catch what it does not know: whether that is all there is, ``initialize`` shows.
+        return True
     kind = judge_http_probe(error.http.status, None).kind
     # Whatever stands in the body of a 401: who asks for credentials speaks either era (F9.4).
     if kind is ProbeKind.NOTHING:

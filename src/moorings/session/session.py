@@ -37,7 +37,7 @@ from ..wire import jsonrpc
 from ..wire.eras import INTERNAL_ERROR, INVALID_REQUEST, METHOD_NOT_FOUND, Era, method_exists
 from ..wire.framing import Oversize, find_ends
 from ..wire.headers import ParamHeaders, Unmirrorable
-from ..wire.http_rules import TURNED_AWAY
+from ..wire.http_rules import TURNED_AWAY, rpc_error_in
 from ..wire.jsonrpc import UNREADABLE, decode_envelope, encode_call
 from ..wire.types import (
     CancelledParams,
@@ -144,6 +144,8 @@ class Session:
         self._traces = handlers.trace is not None
         self._hooks = hooks
         self._transport: Transport | None = None
+        self._ways_apart = False
+        """True where each request has a way of its own, on which its answer is to come."""
         self._pending: dict[int, Pending] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._next_look = math.inf
@@ -202,6 +204,7 @@ class Session:
     def attach(self, transport: Transport) -> None:
         """Give the session its way out, before anything comes in."""
         self._transport = transport
+        self._ways_apart = transport.has_headers
 
     def __len__(self) -> int:
         """Requests in flight."""
@@ -509,8 +512,12 @@ class Session:
             elif pending.news is None:
                 if not pending.waiter.done():
                     pending.waiter.set_result(envelope.result)
+                if about != id_ and self._ways_apart:
+                    self._came_elsewhere(pending)
             else:
                 pending.succeed(envelope.result)
+                if about != id_ and self._ways_apart:
+                    self._came_elsewhere(pending)
         elif envelope.is_message:
             self._sort(envelope, about)
         else:
@@ -531,7 +538,7 @@ class Session:
 
     def _sort(self, envelope: jsonrpc.Envelope, about: int | None) -> None:
         if isinstance(envelope.method, UnsetType):
-            self._on_answer(envelope)
+            self._on_answer(envelope, about)
         elif isinstance(envelope.id, UnsetType) or envelope.id is None:
             self._on_notification(envelope.method, envelope.params)
         else:
@@ -564,10 +571,17 @@ class Session:
         else:
             self.counters.unknown_ids += 1
 
-    def _on_answer(self, envelope: jsonrpc.Envelope) -> None:
+    def _came_elsewhere(self, pending: Pending) -> None:
+        """An answer came on another request's way, or on none's: its own may stay silent, and holds a connection."""
+        if pending.outgoing is not None and self._transport is not None:
+            self._transport.let_go(pending.outgoing)
+
+    def _on_answer(self, envelope: jsonrpc.Envelope, about: int | None) -> None:
         pending = self._take(envelope.id)
         if pending is None:
             return
+        if about != pending.id and self._ways_apart:
+            self._came_elsewhere(pending)
         if not isinstance(envelope.error, UnsetType) and bytes(envelope.error) != b"null":
             error = jsonrpc.decode_error(envelope.error)
             pending.fail(self.refusal(error, pending))
@@ -642,20 +656,18 @@ class Session:
                 elapsed=elapsed,
             )
         error.http = failure.http
+        error.fix = error.fix or failure.fix
         error.elsewhere = kind in ("session-lost", "broken")
         return error
 
     def error_body(self, id_: int, body: bytes, http: HttpDetail, *, own_only: bool) -> bool:
         """A JSON-RPC error as the body of an HTTP error, which may carry no id."""
-        try:
-            envelope = decode_envelope(body)
-        except UNREADABLE:
-            return False
-        if isinstance(envelope.error, UnsetType) or (own_only and jsonrpc.match_id(envelope.id) != id_):
+        found = rpc_error_in(body)
+        if found is None or (own_only and jsonrpc.match_id(found[0]) != id_):
             return False
         pending = self._pending.pop(id_, None)
         if pending is not None:
-            pending.fail(self.refusal(jsonrpc.decode_error(envelope.error), pending, http))
+            pending.fail(self.refusal(found[1], pending, http))
         return True
 
     def session_lost(self) -> None:

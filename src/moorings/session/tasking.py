@@ -16,7 +16,7 @@ from msgspec import Raw
 from ..errors import AmbiguousDelivery, CallError, CallTimeout, Refused
 from ..wire.lenient import decode_result
 from ..wire.tasks import CreateTaskResult, DetailedTask, cancel_params, get_params, update_params
-from ..wire.types import CallToolResult, InputRequest
+from ..wire.types import CallToolResult, InputRequest, InvalidAnswer
 from .cancelled import note_cancel
 from .clock import CallClock
 from .session import Session
@@ -58,8 +58,15 @@ async def follow(
         raise
     except CallTimeout as error:
         _ask_to_cancel(session, task_id)
-        error.tool, error.sent = label, True
-        raise
+        # Whatever it struck, a look that was never sent too: the call itself had been taken.
+        raise CallTimeout(
+            f"its task did not end within {clock.limit()}",
+            server=session.server,
+            tool=label,
+            sent=True,
+            elapsed=clock.elapsed(loop.time()),
+            allowed=error.allowed,
+        ) from None
     except CallError as error:
         # The call itself was taken long ago: what breaks now leaves its end unknown.
         if isinstance(error, Refused) and error.tool == label:
@@ -95,6 +102,8 @@ async def _until_ended(
             continue
         breaks = 0
         task = decode_result(raw, DetailedTask)
+        if task.task_id != created.task_id:
+            raise InvalidAnswer(f"it is the state of another task, {task.task_id[:80]!r}")
         interval = _interval(
             task.poll_interval_ms if task.poll_interval_ms is not None else created.poll_interval_ms
         )

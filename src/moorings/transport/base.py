@@ -122,6 +122,8 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
     """One clause."""
     http: HttpDetail | None = None
     """The answer that said so."""
+    fix: str | None = None
+    """The next step, if one is known."""
 
 
 class Receiver(Protocol):

@@ -16,15 +16,14 @@ import asyncio
 import logging
 import random
 import re
-from collections import deque
 from collections.abc import Coroutine, Mapping
 from contextlib import AbstractAsyncContextManager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from .._tasks import TaskOwner, outlast, put_back_cancellation
-from ..net.addresses import redacted
-from ..net.errors import NetError, RedirectRefused
+from .._urls import shown_url
+from ..net.errors import NetError, RedirectRefused, TooLarge
 from ..wire.eras import LATEST_MODERN
 from ..wire.headers import standard_headers
 from ..wire.http_rules import Reading, how_to_read
@@ -88,7 +87,7 @@ class HttpTransport:
 
     def __init__(self, settings: HttpSettings, client: HttpClient, receiver: Receiver) -> None:
         self._settings = settings
-        self._shown = redacted(settings.url)
+        self._shown = shown_url(settings.url)
         self._url = settings.url
         """Where it is; another place of the same origin, once the server has sent us there."""
         self._client = client
@@ -109,6 +108,9 @@ class HttpTransport:
         self._listen_answered: asyncio.Future[None] | None = None
         """Done when the first GET of the stream was answered, or failed."""
         self._stream_opened = False
+        self._lost_by_stream = False
+        """True once a session was given up because its stream was not found: should the next be lost so too, before a
+        stream brought anything, then only calls can tell."""
         self._hears = False
         self._over = False
         self._headers: tuple[Mapping[str, str], str, str | None, dict[str, str]] | None = None
@@ -144,7 +146,7 @@ class HttpTransport:
         try:
             await self._client.prepare(self._settings.url)
         except FAILURES as error:
-            _log.debug("%s: %r", redacted(self._settings.url), error)
+            _log.debug("%s: %r", shown_url(self._settings.url), error)
 
     # Out
 
@@ -201,6 +203,9 @@ class HttpTransport:
             first = self._first
             if first is not None and not first.done() and method != "notifications/initialized":
                 await asyncio.wait({first}, timeout=FIRST_WAIT)
+                if not first.done() and self._first is first:
+                    # A server may never answer it: one wait is enough for all.
+                    self._first = None
             answered = self._listen_answered
             if (
                 answered is not None
@@ -451,7 +456,9 @@ class HttpTransport:
                         continue
                     self._heard_of_listen()
                     if answer.status == 404 and session is not None and self._stream_opened:
-                        self._lose_session(session)
+                        if not self._lost_by_stream:
+                            self._lost_by_stream = True
+                            self._lose_session(session)
                         return
                     if answer.status != 200 or answer.content_type != EVENT_STREAM:
                         if answer.status < 500 and answer.status != 429:
@@ -470,13 +477,12 @@ class HttpTransport:
                 _log.debug("the stream of %s broke: %s", self._shown, error)
             self._hears = False
             lived = self._loop.time() - began
-            wait = (
-                FIRST_REOPEN
-                if stream.events > before or lived > LONGEST_REOPEN
-                else min(wait * 2, LONGEST_REOPEN)
-            )
+            if stream.events > before or lived > LONGEST_REOPEN:
+                self._lost_by_stream = False
+                wait = FIRST_REOPEN
             # Not in step with other hosts.
             await asyncio.sleep(max(stream.asked_wait or 0.0, wait * (0.75 + 0.5 * random.random())))
+            wait = min(wait * 2, LONGEST_REOPEN)
 
     def _end_listening(self) -> None:
         if self._listening is not None:
@@ -549,7 +555,11 @@ class _Stream:
         self.last_id: str | None = None
         self.asked_wait: float | None = None
         """Seconds that the server wants between two openings."""
-        self._seen: deque[str] = deque(maxlen=MOST_SEEN)
+        self._openings = 0
+        self._seen: dict[str, int] = {}
+        """Ids of events that brought a message, and in which opening they came last."""
+        self._unique = True
+        """False once one opening brought two messages under one id: then it does not tell what came twice."""
 
     @property
     def wait(self) -> float:
@@ -559,6 +569,7 @@ class _Stream:
     async def read(self, answer: Answer, out: Exchange | None) -> None:
         """Bring its events to the receiver, until its end or until the answer is there. Raises NetError."""
         parser = self.parser = EventParser(self._transport._settings.max_message)
+        self._openings += 1
         request, receiver = self._request, self._transport._receiver
         about = request.id if request is not None else None
         linger: asyncio.TimerHandle | None = None
@@ -570,13 +581,14 @@ class _Stream:
                         receiver.oversize(event)
                         continue
                     if event.id is not None:
-                        if event.id in self._seen:
+                        if event.id and event.data and self._came_before(event.id):
                             continue
-                        if event.id:
-                            self._seen.append(event.id)
                         self.last_id = event.id if _EVENT_ID.match(event.id) else None
                     if event.data:
                         receiver.message(event.data, about)
+                if request is not None and not request.done and parser.drops_answer:
+                    # At once, and not when its end comes: it may have none, and nobody else is on this stream.
+                    raise TooLarge(url=answer.url, cap=parser.cap)
                 if parser.retry is not None:
                     self.asked_wait = min(parser.retry / 1000, LONGEST_RETRY)
                 if (
@@ -591,3 +603,15 @@ class _Stream:
         finally:
             if linger is not None:
                 linger.cancel()
+
+    def _came_before(self, id_: str) -> bool:
+        """Whether an earlier opening brought the message with this id already. An event has an id of its own, but some
+        servers give all of a stream the same; what one opening brings is not sent twice."""
+        seen = self._seen
+        before = seen.pop(id_, None)
+        seen[id_] = self._openings
+        if len(seen) > MOST_SEEN:
+            del seen[next(iter(seen))]
+        if before == self._openings:
+            self._unique = False
+        return before is not None and before != self._openings and self._unique

@@ -119,7 +119,15 @@ class HeaderSource:
             ) from None
         except MooringsError as error:
             raise HeadersFailed(error.message) from None
-        except Exception as error:  # boundary: the user's function or program; its failure is this request's
+        except (
+            Exception,
+            SystemExit,
+            KeyboardInterrupt,
+            asyncio.CancelledError,
+        ) as error:  # boundary: the user's function or program; its failure is this request's
+            me = asyncio.current_task()
+            if isinstance(error, asyncio.CancelledError) and me is not None and me.cancelling():
+                raise
             # What a function says may hold the secret; what is said of the output of a command never does.
             told = (
                 str(error)

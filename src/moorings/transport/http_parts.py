@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 
 from .._tasks import TaskOwner
+from .._urls import shown_url
 from ..errors import HttpDetail, MooringsError
-from ..net.addresses import redacted
 from ..net.errors import DialFailed, NetError, ProxyFailed, RedirectRefused, TlsFailed, TooLarge
 from ..wire.http_rules import (
     BODY_KEPT,
@@ -30,7 +30,6 @@ from ..wire.http_rules import (
     judge_refusal,
     judge_unreadable,
     parse_retry_after,
-    redirect_target,
 )
 from .base import Failure, Outgoing, Request
 from .http_headers import HeadersFailed, HeaderSource
@@ -164,10 +163,14 @@ def detail_of(answer: Answer, settings: HttpSettings, excerpt: str = "") -> Http
     headers: Any = answer.headers
     return HttpDetail(
         status=answer.status,
-        url=redacted(answer.url),
+        url=shown_url(answer.url),
         excerpt=excerpt,
         retry_after=retry_after(answer),
-        challenges=tuple(hidden(each, secrets) for each in headers.getall("WWW-Authenticate", ())),
+        # Bytes that are no text come as halves of characters, which nobody could print.
+        challenges=tuple(
+            hidden(each, secrets).encode("utf-8", "replace").decode()
+            for each in headers.getall("WWW-Authenticate", ())
+        ),
     )
 
 
@@ -229,15 +232,15 @@ FAILURES = (NetError, HeadersFailed, MooringsError)
 
 def net_failure(error: Exception, started: bool = False) -> Failure:
     """Why a request got no answer, from one of ``FAILURES``: what kind of outcome that is (law 4)."""
-    if isinstance(error, MooringsError):
-        return Failure(kind="broken" if started else "unsent", reason=error.message)
     if not isinstance(error, NetError):
-        return Failure(kind="unsent", reason=str(error))
+        # Headers are asked for again where a stream is resumed: its request was sent long ago.
+        reason = error.message if isinstance(error, MooringsError) else str(error)
+        return Failure(kind="broken" if started else "unsent", reason=reason)
     reason = f"{error.reason} ({error.url})"
     if isinstance(error, RedirectRefused):
         return Failure(
             kind="turned-away",
-            reason=f"{reason}; it points to {redirect_target(error.url, error.location)}",
+            reason=f"{reason}; it points to {error.location}",
             http=HttpDetail(error.status, error.url),
         )
     if not error.sent:

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING
 from urllib.parse import urljoin
 
 from .._tasks import TaskOwner, outlast, put_back_cancellation
+from .._urls import shown_url
 from ..errors import HttpDetail
-from ..net.addresses import origin, redacted
+from ..net.addresses import origin
 from ..net.errors import NetError
 from ..wire.http_rules import first_words
 from ..wire.sse import EventParser, OversizeEvent
@@ -114,7 +115,7 @@ class LegacySseTransport:
         except FAILURES as error:
             reason = f"could not be listened to: {net_failure(error).reason}"
         except Exception as fault:  # boundary: a fault of ours must not leave a connection that never ends
-            _log.exception("a fault in Moorings, on the stream of %s", redacted(settings.url))
+            _log.exception("a fault in Moorings, on the stream of %s", shown_url(settings.url))
             reason = f"could not be listened to: a fault in Moorings: {fault!r}"
         self._end(reason)
 
@@ -132,9 +133,9 @@ class LegacySseTransport:
                     try:
                         url = urljoin(answer.url, where)
                         if not where.isprintable() or origin(url) != origin(answer.url):
-                            return f"wants messages sent to another origin ({redacted(url)})"
+                            return f"wants messages sent to another origin ({shown_url(url)})"
                     except ValueError:
-                        return f"wants messages sent to what is no address ({redacted(where)})"
+                        return f"wants messages sent to what is no address ({shown_url(where)})"
                     self._endpoint.set_result(url)
                     opening.reschedule(None)
                 elif event.data:
@@ -154,7 +155,7 @@ class LegacySseTransport:
         try:
             await self._client.prepare(self._settings.url)
         except FAILURES as error:
-            _log.debug("%s: %r", redacted(self._settings.url), error)
+            _log.debug("%s: %r", shown_url(self._settings.url), error)
 
     # Out
 
@@ -243,7 +244,7 @@ class LegacySseTransport:
 
     def note(self, text: bytes) -> None:
         """What came and is no JSON-RPC."""
-        _log.debug("no JSON-RPC from %s: %r", redacted(self._settings.url), text[:200])
+        _log.debug("no JSON-RPC from %s: %r", shown_url(self._settings.url), text[:200])
 
     # The end
 

@@ -14,11 +14,12 @@ from collections.abc import Iterable
 from enum import Enum
 from http import HTTPStatus
 from typing import Any
-from urllib.parse import parse_qsl, urljoin, urlsplit
+from urllib.parse import parse_qsl, urlsplit
 
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
+from .._urls import KEY_IN_PATH, shown_target, shown_url
 from .eras import METHOD_NOT_FOUND, MODERN_ERRORS
 from .jsonrpc import UNREADABLE, RpcError, decode_error
 
@@ -42,9 +43,7 @@ __all__ = [
     "may_be_legacy_sse",
     "media_type",
     "parse_retry_after",
-    "redirect_target",
     "rpc_error_in",
-    "safe_url",
     "secrets_of_url",
 ]
 
@@ -69,7 +68,6 @@ _UNSEEN = frozenset(("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"))
 _SECONDS = re.compile(r"[0-9]{1,15}(?:\.[0-9]{0,9})?")
 SECRET = 6
 """Characters from which on a part of a URL is looked for in what is shown."""
-_TOKEN_LIKE = re.compile(r"(?=[^/]*[0-9])[\w.~%=+:@-]{20,}")
 
 # Servers that know MCP say their JSON in one of these ways, or in none; what is in it decides.
 _MAYBE_JSON = frozenset(
@@ -136,19 +134,6 @@ def first_words(body: bytes, limit: int = SHOWN, secrets: Iterable[str] = ()) ->
     return words if len(words) <= limit else words[:limit] + "…"
 
 
-def safe_url(url: str) -> str:
-    """A URL for errors and logs: without user, query and fragment, and without parts of the path that may be keys."""
-    try:
-        parts = urlsplit(url)
-        host = parts.hostname or ""
-        port = f":{parts.port}" if parts.port is not None else ""
-    except ValueError:
-        return "(a URL that cannot be read)"
-    host = f"[{host}]" if ":" in host else host
-    path = "/".join("…" if _TOKEN_LIKE.fullmatch(part) else part for part in parts.path.split("/"))
-    return first_words(f"{parts.scheme}://{host}{port}{path}{'?…' if parts.query else ''}".encode())
-
-
 def secrets_of_url(url: str) -> list[str]:
     """What of a URL must not be shown, for bodies that repeat it; the longest first."""
     try:
@@ -161,16 +146,8 @@ def secrets_of_url(url: str) -> list[str]:
     except ValueError:
         return []
     found.update(value.partition("=")[2] for value in parts.query.split("&"))
-    found.update(part for part in parts.path.split("/") if _TOKEN_LIKE.fullmatch(part))
+    found.update(part for part in parts.path.split("/") if KEY_IN_PATH.fullmatch(part))
     return sorted((each for each in found if len(each) >= SECRET), key=len, reverse=True)
-
-
-def redirect_target(url: str, location: str) -> str:
-    """Where a redirect points to, for errors."""
-    try:
-        return safe_url(urljoin(url, location))
-    except ValueError:
-        return "a URL that cannot be read"
 
 
 # --- errors in bodies
@@ -379,7 +356,7 @@ def judge_refusal(
     found = rpc_error_in(body) if status >= 400 else None
     kind = _refusal_kind(status, media_type(content_type), body, retry_after)
     if kind is FaultKind.REDIRECT and location:
-        extra = f"it points to {redirect_target(url, location)}"
+        extra = f"it points to {shown_target(url, location)}"
     elif found is not None:
         said = first_words(found[1].message.encode("utf-8", "replace"), secrets=secrets_of_url(url))
         extra = f"it says: {said} ({found[1].code})"
@@ -451,8 +428,8 @@ def _fault(
         phrase = f" {HTTPStatus(status).phrase}"
     except ValueError:
         phrase = ""
-    media = first_words(media_type(content_type).encode(), 80)
-    text = f"HTTP {status}{phrase} from {safe_url(url)}"
+    media = first_words(media_type(content_type).encode("utf-8", "replace"), 80)
+    text = f"HTTP {status}{phrase} from {shown_url(url)}"
     if what := _WHAT.get(kind):
         text += f": {what}"
     if media:

@@ -116,6 +116,14 @@ class EventParser:
         return not self.odd_lines or self.fields + self.comments > 0
 
     @property
+    def drops_answer(self) -> bool:
+        """Whether an event is over the cap and being thrown away, and began as an answer: no other will come."""
+        if self._ends is None:
+            return False
+        head = self._ends.head[:1024]
+        return (b'"result"' in head or b'"error"' in head) and not find_ends(head, b"")[1]
+
+    @property
     def buffered(self) -> int:
         """Bytes held of an event that is not complete."""
         held = len(self._data) + len(self._line)
