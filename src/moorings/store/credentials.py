@@ -39,7 +39,6 @@ __all__ = [
     "Watching",
     "checked_key",
     "checked_value",
-    "shown_place",
 ]
 
 MAX_VALUE = 1024 * 1024
@@ -218,12 +217,3 @@ def checked_value(value: bytes, store: str) -> bytes:
             f"a value of {len(value):,} bytes is over the cap of {MAX_VALUE:,}", store=store, transient=False
         )
     return value
-
-
-def shown_place(url: str) -> str:
-    """A URL of a backend as people are shown it: scheme, hosts and path; neither user, password nor options."""
-    scheme, found, rest = url.partition("://")
-    if not found:
-        return "(a URL without a scheme)"
-    place = rest.partition("?")[0].partition("#")[0].rpartition("@")[2]
-    return "".join(each if each.isprintable() else "?" for each in f"{scheme}://{place}")[:200]

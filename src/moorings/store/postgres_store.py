@@ -22,6 +22,7 @@ from typing import Any
 import msgspec
 
 from .._tasks import TaskOwner, outlast, put_back_cancellation
+from .._urls import shown_url
 from .credentials import (
     Lease,
     LeaseLost,
@@ -32,7 +33,6 @@ from .credentials import (
     Watching,
     checked_key,
     checked_value,
-    shown_place,
 )
 from .entry import about_of
 from .steps import heeding_cancellation
@@ -97,7 +97,7 @@ class PostgresStore:
         self._url = url
         self._table = table
         self._space = space
-        self._name = f"{shown_place(url)} ({table}, {space})"
+        self._name = f"{shown_url(url)} ({table}, {space})"
         self._channel = "moorings_" + hashlib.sha256(f"{table}/{space}".encode()).hexdigest()[:32]
         self._me = secrets.token_hex(8)
         self._tasks = TaskOwner(f"store {self._name}")

@@ -31,6 +31,7 @@ from typing import Any
 import msgspec
 
 from .._tasks import TaskOwner, outlast, put_back_cancellation
+from .._urls import shown_url
 from .credentials import (
     CorruptEntry,
     Lease,
@@ -42,7 +43,6 @@ from .credentials import (
     Watching,
     checked_key,
     checked_value,
-    shown_place,
 )
 from .entry import about_of
 from .steps import heeding_cancellation
@@ -146,7 +146,7 @@ class RedisStore:
     def __init__(self, url: str, *, prefix: str = "moorings:credentials", lease: float = LEASE) -> None:
         self._url = url
         self._prefix = "{" + prefix.replace("{", "").replace("}", "") + "}"
-        self._name = f"{shown_place(url)} ({self._prefix[1:-1]})"
+        self._name = f"{shown_url(url)} ({self._prefix[1:-1]})"
         self._lease_time = lease
         self._client: Any = None
         self._tasks = TaskOwner(f"store {self._name}")
