@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-pytest_plugins = ("tests.leakgate", "tests.asynctests")
+pytest_plugins = ("tests.leakgate", "tests.asynctests", "tests.engines")
 
 # Under `nohup`, or in a job that ignores it, programs that the tests start would ignore it too.
 if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:

@@ -94,6 +94,8 @@ class Children:
         self.started: set[tuple[int, int]] = set()
         self.started_unread: set[int] = set()
         """Those whose birth could not be read; by number alone."""
+        self.engines: set[int] = set()
+        """Databases of the whole session, started when first needed; their own processes come and go as they like."""
         self._mark = b""
         self._undo: list[Callable[[], None]] = []
 
@@ -139,8 +141,10 @@ class Children:
     def present(self) -> dict[tuple[int, int], procs.Process]:
         me = os.getpid()
         processes = procs.table()
-        below = procs.descendants(me, processes)
-        known = {process.pid for process in below} | {me}
+        of_engines = {each.pid for engine in self.engines for each in procs.descendants(engine, processes)}
+        of_engines |= self.engines
+        below = [each for each in procs.descendants(me, processes) if each.pid not in of_engines]
+        known = {process.pid for process in below} | {me} | of_engines
         # Only where adoption does not work (an old kernel) can a marked process stand outside our tree.
         me_born = processes[me].born
         strays = [

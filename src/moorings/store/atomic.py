@@ -14,7 +14,7 @@ import secrets
 import time
 from pathlib import Path
 
-__all__ = ["STALE_AFTER", "remove_stale", "write_atomic"]
+__all__ = ["STALE_AFTER", "remove_stale", "sync_folder", "write_atomic"]
 
 STALE_AFTER = 3600.0
 """Seconds after which a temporary file belongs to a writer that was killed."""
@@ -47,7 +47,7 @@ def write_atomic(path: Path, data: bytes, *, durable: bool = True) -> None:
             os.unlink(temporary)
         raise
     if durable:
-        _sync_folder(path.parent)
+        sync_folder(path.parent)
 
 
 def remove_stale(folder: Path) -> None:
@@ -60,7 +60,7 @@ def remove_stale(folder: Path) -> None:
                         os.unlink(entry.path)
 
 
-def _sync_folder(folder: Path) -> None:
+def sync_folder(folder: Path) -> None:
     """Make the new name outlive a power cut, where the system can do that."""
     if os.name != "posix":
         return
