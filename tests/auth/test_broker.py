@@ -9,12 +9,13 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from moorings._secret import Secret
 from moorings.auth.broker import MARGIN, Bearer, Broker, due_at, usable
-from moorings.auth.faults import AuthNetError, GrantError
+from moorings.auth.faults import GrantError
+from moorings.auth.http import AuthNetError
 from moorings.auth.renewal import ClientGone, Dead, Gone, Postponed
 from tests.auth.broker_kit import (
     KEY,
@@ -168,8 +169,8 @@ async def test_it_is_renewed_ahead_of_its_end_and_nobody_waits() -> None:
     [
         GrantError("http", status=503, transient=True),
         GrantError("temporarily_unavailable", status=400, transient=True, retry_after=30.0),
-        AuthNetError("no answer", transient=True, sent=True),
-        AuthNetError("refused", transient=True, sent=False),
+        AuthNetError("no answer", url="https://as.example", transient=True, sent=True),
+        AuthNetError("refused", url="https://as.example", transient=True, sent=False),
     ],
 )
 async def test_f10_what_passes_keeps_every_token(error: Exception) -> None:
@@ -387,6 +388,8 @@ LIVES = st.floats(1.0, 1e6) | st.none()
 @given(LIVES, st.floats(0, 2e6), st.floats(0, 2e6))
 def test_neither_clock_makes_a_token_live_longer(life: float | None, wall: float, age: float) -> None:
     clock = Clock()
+    # Not at the very edge, where sums of large numbers round.
+    assume(life is None or (abs(wall - (life - MARGIN)) > 1e-3 and abs(age - life) > 1e-3))
     made = credential(clock, life=life)
     good = usable(made, clock.wall + wall, age)
     if life is None:

@@ -22,7 +22,8 @@ from collections.abc import Awaitable, Callable
 import msgspec
 
 from ..store.credentials import CredentialStore, Lease, LeaseLost, LockTimeout, StoreError
-from .faults import AuthFault, AuthNetError, GrantError, NeedsClient
+from .faults import AuthFault, GrantError, NeedsClient
+from .http import AuthNetError
 from .model import BadRecord, Credential, decode_credential, encode_credential
 
 __all__ = ["ClientGone", "Dead", "Gone", "Postponed", "Renewal", "about", "load"]
