@@ -260,8 +260,9 @@ def test_after_a_fork_the_child_has_a_fresh_host_and_the_parent_its_own(how: str
 
 
 FORKED_UNDER_LOAD = """
-rounds = int(sys.argv[2])
-host = Host({"a": fault_server(journal=sys.argv[1])}, state_dir=False)
+rounds = int(sys.argv[1])
+# Without a journal: each new server reads what is in it, and four threads at full speed fill it with 100,000 lines.
+host = Host({"a": fault_server()}, state_dir=False)
 with host:
     host.wait_ready(10)
     go_on = True
@@ -280,12 +281,14 @@ with host:
     for _ in range(rounds):
         pid = os.fork()
         if pid == 0:
-            signal.alarm(10)
+            signal.alarm(60)
             host.start()
             assert host.call("a__echo", {"text": "child"}).text == "child"
             host.close()
             os._exit(0)
-        assert os.waitpid(pid, 0)[1] == 0
+        if (ended := os.waitpid(pid, 0)[1]) != 0:
+            failed.append(f"the child ended with {ended}")
+            break
     go_on = False
     for thread in threads:
         thread.join()
@@ -294,9 +297,9 @@ with host:
 
 
 @pytest.mark.parametrize("rounds", [10, pytest.param(300, marks=pytest.mark.soak)])
-def test_forks_under_load(rounds: int, tmp_path: Path) -> None:
+def test_forks_under_load(rounds: int) -> None:
     """F2.10: calls go on in four threads of the parent meanwhile, and none of them fails."""
-    ended = run_program(HEAD + FORKED_UNDER_LOAD, tmp_path / "journal", rounds, timeout=rounds * 3 + 20)
+    ended = run_program(HEAD + FORKED_UNDER_LOAD, rounds, timeout=rounds * 3 + 75)
     assert (ended.stdout, ended.stderr, ended.returncode) == ("[]\n", "", 0)
 
 
