@@ -341,7 +341,7 @@ class Pool:
                 ssl=target.context if secure else None,
                 server_hostname=host.rstrip(".") if secure else None,
             )
-        except BaseException:
+        except BaseException:  # boundary: put away, and raised again
             made.close()
             raise
         return handler
