@@ -15,7 +15,6 @@ import os
 import select
 import socket
 import ssl
-import sys
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -33,6 +32,8 @@ from .settings import NetSettings
 
 __all__ = ["Handler", "Pool", "Target"]
 
+UNIX: int = getattr(socket, "AF_UNIX", 0)
+"""The family of Unix sockets; there is none on Windows."""
 IDLE_PROBE = 30
 """Seconds of silence after which the kernel asks if the other side still lives."""
 PROBE_EVERY = 10
@@ -195,9 +196,7 @@ class _UnixConnector(aiohttp.UnixConnector):
         return await self.pool.dial(req.target, self._connect)
 
     async def _connect(self) -> Any:
-        if sys.platform == "win32":
-            raise OSError(errno.EAFNOSUPPORT, "there are no Unix sockets here")
-        sock = inherited.make((socket.AF_UNIX, socket.SOCK_STREAM, 0))
+        sock = inherited.make((UNIX, socket.SOCK_STREAM, 0))
         try:
             sock.setblocking(False)
             await self._loop.sock_connect(sock, self.path)
