@@ -50,7 +50,7 @@ test-newest: check-python ## the smoke set on the newest supported Python found 
 	if [ -z "$$v" ] || [ "$$v" = "$$($(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])')" ]; then \
 	  echo "make: no newer supported Python than $(PYTHON) on this machine; nothing more to test"; exit 0; fi; \
 	echo "make: smoke tests on Python $$v"; "$$python" tools/setup_env.py dev && \
-	.env/py$$(echo $$v | tr -d .)/bin/python -m pytest -m "smoke and not soak" $(ARGS)
+	.env/py$$(echo $$v | tr -d .)/bin/python -m pytest -m "smoke and not soak" $(TOGETHER) $(ARGS)
 
 lint: check-python ## ruff, and mypy as on Linux, macOS and Windows
 	@$(SETUP) dev

@@ -6,6 +6,7 @@ Each case is a short program in a Python of its own, looked at from outside: wha
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import re
 import signal
@@ -21,6 +22,7 @@ from moorings import Host
 from tests.faults.procs import alive, wait_gone
 from tests.faults.script import FaultLog, fault_server
 from tests.host.kit import child_command, child_environment, loop_threads, run_program
+from tests.strike import struck_at
 
 HEAD = """
 import json, os, signal, sys, threading, time, warnings
@@ -45,7 +47,8 @@ def program(text: str, *args: object) -> Iterator[subprocess.Popen[str]]:
         text=True,
         start_new_session=True,
     ) as process:
-        watchdog = threading.Timer(30, process.kill)
+        # A program that hangs says where: it has the fault handler.
+        watchdog = threading.Timer(30, process.send_signal, (signal.SIGABRT,))
         watchdog.start()
         try:
             yield process
@@ -113,7 +116,10 @@ def test_ctrl_c_in_a_blocking_call(what: str, method: str, tmp_path: Path) -> No
         said = process.stdout.readline().split()
         assert said[0] == "interrupted"
         assert float(said[1]) - began < 0.5
-        out, err = process.communicate(timeout=20)
+        # Not by ``communicate``, which knows nothing of what this reader has read ahead; the watchdog is the bound.
+        assert process.stderr is not None
+        out, err = process.stdout.read(), process.stderr.read()
+        process.wait(20)
     assert out.splitlines() == ["usable", "0", "closed"]
     assert err == ""
     assert process.returncode == 0
@@ -166,6 +172,22 @@ def test_ctrl_c_in_a_close(tmp_path: Path) -> None:
     assert out.splitlines() == ["interrupted", "{'a': ('TERM', 'KILL')}"]
     assert err == ""
     assert not any(alive(pid) for pid in log.pids())
+
+
+def test_ctrl_c_at_any_step_of_a_close() -> None:
+    """By hand: whatever step it strikes, the next close comes to its end."""
+    for step in itertools.count():
+        host = Host({}, state_dir=False)
+        host.start()
+        struck = struck_at(step, host.close)
+        again = threading.Thread(target=host.close, daemon=True)
+        again.start()
+        again.join(20)
+        assert not again.is_alive(), f"the close hangs after it was struck at step {step}"
+        if not struck:
+            break
+    assert step > 20
+    assert not loop_threads()
 
 
 def test_ctrl_c_while_the_loop_thread_starts() -> None:
@@ -260,8 +282,9 @@ def test_after_a_fork_the_child_has_a_fresh_host_and_the_parent_its_own(how: str
 
 
 FORKED_UNDER_LOAD = """
-rounds = int(sys.argv[2])
-host = Host({"a": fault_server(journal=sys.argv[1])}, state_dir=False)
+rounds = int(sys.argv[1])
+# Without a journal: each new server reads what is in it, and four threads at full speed fill it with 100,000 lines.
+host = Host({"a": fault_server()}, state_dir=False)
 with host:
     host.wait_ready(10)
     go_on = True
@@ -280,12 +303,14 @@ with host:
     for _ in range(rounds):
         pid = os.fork()
         if pid == 0:
-            signal.alarm(10)
+            signal.alarm(60)
             host.start()
             assert host.call("a__echo", {"text": "child"}).text == "child"
             host.close()
             os._exit(0)
-        assert os.waitpid(pid, 0)[1] == 0
+        if (ended := os.waitpid(pid, 0)[1]) != 0:
+            failed.append(f"the child ended with {ended}")
+            break
     go_on = False
     for thread in threads:
         thread.join()
@@ -294,9 +319,9 @@ with host:
 
 
 @pytest.mark.parametrize("rounds", [10, pytest.param(300, marks=pytest.mark.soak)])
-def test_forks_under_load(rounds: int, tmp_path: Path) -> None:
+def test_forks_under_load(rounds: int) -> None:
     """F2.10: calls go on in four threads of the parent meanwhile, and none of them fails."""
-    ended = run_program(HEAD + FORKED_UNDER_LOAD, tmp_path / "journal", rounds, timeout=rounds * 3 + 20)
+    ended = run_program(HEAD + FORKED_UNDER_LOAD, rounds, timeout=rounds * 3 + 75)
     assert (ended.stdout, ended.stderr, ended.returncode) == ("[]\n", "", 0)
 
 

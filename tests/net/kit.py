@@ -106,7 +106,10 @@ class Server:
 
     async def end(self) -> None:
         for line in self.lines:
-            line.writer.transport.abort()
+            # One that is closed already, with data to write at the time, does not bear an abort.
+            sock = line.writer.get_extra_info("socket")
+            if sock is not None and sock.fileno() >= 0:
+                line.writer.transport.abort()
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()

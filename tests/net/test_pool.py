@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
 import subprocess
 import sys
@@ -14,7 +15,7 @@ import trustme
 
 from moorings.errors import MisuseError
 from moorings.net import DialFailed, DialTimeout, Net, NetClosed, NetError, NetSettings
-from tests.net.kit import Line, Request, answering, client, get, net, post, server_tls, serving
+from tests.net.kit import WITHIN, Line, Request, answering, client, get, net, post, server_tls, serving
 
 
 @pytest.fixture
@@ -329,3 +330,58 @@ def test_the_first_request_imports_aiohttp_beside_the_loop() -> None:
         [sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, timeout=30
     )
     assert (done.stdout, done.stderr) == ("['refused', 'refused', 'refused'] True\n", "")
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
+@pytest.mark.parametrize("way", ["connecting", "unix", "tls", "socks"])
+async def test_a_child_that_is_forked_in_a_dial_does_not_hold_the_connection(
+    way: str, tmp_path: Path
+) -> None:
+    """By hand: the dial hangs, the fork comes, the dial is given up, and the server sees the end of it."""
+    loop = asyncio.get_running_loop()
+    family = socket.AF_UNIX if way == "unix" else socket.AF_INET
+    with socket.socket(family) as listener:
+        listener.bind(str(tmp_path / "s") if way == "unix" else ("127.0.0.1", 0))
+        listener.listen()
+        listener.setblocking(False)
+        port = 1 if way == "unix" else listener.getsockname()[1]
+        settings = {
+            "connecting": NetSettings(),
+            "unix": NetSettings(unix_socket=str(tmp_path / "s")),
+            "tls": NetSettings(),
+            "socks": NetSettings(proxy=f"socks5h://127.0.0.1:{port}"),
+        }[way]
+        connect, connected = loop.sock_connect, asyncio.Event()
+
+        async def hanging(sock: socket.socket, address: object) -> None:
+            await connect(sock, address)  # type: ignore[arg-type]
+            connected.set()
+            if way in ("connecting", "unix"):
+                await asyncio.Event().wait()
+
+        async with client(settings) as http:
+            loop.sock_connect = hanging  # type: ignore[method-assign, assignment]
+            try:
+                dial = asyncio.create_task(
+                    post(http, f"{'https' if way == 'tls' else 'http'}://127.0.0.1:{port}/")
+                )
+                side, _ = await asyncio.wait_for(loop.sock_accept(listener), WITHIN)
+                with side:
+                    await asyncio.wait_for(connected.wait(), WITHIN)
+                    ours, theirs = os.pipe()
+                    pid = os.fork()
+                    if pid == 0:
+                        os.close(theirs)
+                        os.read(ours, 1)
+                        os._exit(0)
+                    os.close(ours)
+                    try:
+                        dial.cancel()
+                        await asyncio.wait([dial])
+                        while await asyncio.wait_for(loop.sock_recv(side, 4096), WITHIN):
+                            pass
+                    finally:
+                        os.close(theirs)
+                        os.waitpid(pid, 0)
+            finally:
+                loop.sock_connect = connect  # type: ignore[method-assign]

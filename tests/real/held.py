@@ -7,9 +7,11 @@ from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
-from moorings import AsyncHost, CloseReport, Host, StdioServer
+from moorings import AsyncHost, Bounds, CloseReport, Host, StdioServer
 from tests.faults import procs
 
+PATIENT = Bounds(stop_eof=8.0)
+"""For servers that end by themselves: a Python server takes a while for it on a busy machine."""
 READY_WITHIN = 40.0
 """Seconds. A Python server imports for a second on a quiet machine, and for many on a busy one."""
 
@@ -34,6 +36,8 @@ async def held(
     ``forced`` names the servers that are known not to end by themselves.
     """
     options.setdefault("state_dir", False)
+    if not forced:
+        options.setdefault("bounds", PATIENT)
     host = AsyncHost(servers, **options)
     async with host:
         readiness = await host.wait_ready(READY_WITHIN)
@@ -50,6 +54,8 @@ def held_blocking(
 ) -> Iterator[Host]:
     """The same for the blocking host."""
     options.setdefault("state_dir", False)
+    if not forced:
+        options.setdefault("bounds", PATIENT)
     with Host(servers, **options) as host:
         readiness = host.wait_ready(READY_WITHIN)
         assert readiness.all_ready, readiness

@@ -8,7 +8,6 @@ coroutine nor a task: ``CallHandover`` itself is what the session resolves.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import contextvars
 import threading
 from collections.abc import Callable, Coroutine, Mapping
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from msgspec import Raw
 
 from .._checks import seconds
+from .._flag import wait_for, wake
 from .._tasks import TaskOwner
 from ..errors import AmbiguousDelivery, CallCancelled, CallError, HostClosedError, NotSent
 from ..server.server import BegunCall
@@ -101,10 +101,7 @@ class Handover(Generic[T]):
             return
         self._task = None
         self._thread.forget(self)
-        # Whoever comes from here on finds the outcome; whoever came before stands here.
-        for waiter in list(self._waiters):
-            with contextlib.suppress(RuntimeError):  # its thread gave up in this very moment
-                waiter.release()
+        wake(self._waiters)
 
     @property
     def done(self) -> bool:
@@ -126,23 +123,12 @@ class Handover(Generic[T]):
         if timeout is not None:
             timeout = seconds(timeout, "timeout")
         self._thread.refuse_own_thread()
-        if not self._outcomes and not self._wait(timeout):
+        if not self._outcomes and not wait_for(self._waiters, lambda: self._outcomes, timeout):
             raise TimeoutError(f"{self._label}: no outcome within {timeout:g} s of waiting; it goes on")
         result, error = self._outcomes[0]
         if error is not None:
             raise error
         return result  # type: ignore[return-value]
-
-    def _wait(self, timeout: float | None) -> bool:
-        """Wait until it is settled. A lock for each who waits: one that a signal interrupts holds up nobody."""
-        gate = threading.Lock()
-        gate.acquire()
-        self._waiters.append(gate)
-        try:
-            # Looked at once more: it may have been settled before the lock stood there.
-            return bool(self._outcomes) or gate.acquire(timeout=-1 if timeout is None else timeout)
-        finally:
-            self._waiters.remove(gate)
 
     def cancel(self) -> None:
         """Cancel it, from any thread: its server is told, ``result`` raises ``CallCancelled``. Harmless when done."""

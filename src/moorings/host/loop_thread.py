@@ -23,6 +23,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
+from .._flag import Flag
 from .._tasks import TaskOwner
 from ..errors import HostClosedError, WrongLoopError
 from .async_host import DEFAULT_CLOSE, AsyncHost
@@ -71,8 +72,8 @@ class LoopThread:
         raises in the middle leaves none that never came."""
         self._looked = 0
         """The newest wake for which the loop has begun to look into the inbox. What was put in before is found."""
-        self._running = threading.Event()
-        self._ended = threading.Event()
+        self._running = Flag()
+        self._ended = Flag()
         """Set as the last thing the thread does. Waited for in place of a join: a join that Ctrl-C interrupts takes
         a running thread for ended (CPython 3.11 and 3.12)."""
         self._failure: BaseException | None = None
@@ -85,6 +86,8 @@ class LoopThread:
         self._begun = threading.Lock()
         """Taken once and for all by the thread when it begins, or by a start that gives it up before that."""
         self._thread = make_thread(target=self._run, name="moorings-loop", daemon=True)
+        # ``Thread.start`` waits for the thread's first step, and Ctrl-C must not take that step from it.
+        self._thread._started = Flag()  # type: ignore[attr-defined]
 
     def start(self) -> None:
         """Start the thread; returns when its loop runs and the host on it is started. Waits for no server."""

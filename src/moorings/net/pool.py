@@ -34,6 +34,8 @@ from .vetting import Refusal, Vetting, judge, passing
 
 __all__ = ["Handler", "Pool", "Target"]
 
+UNIX: int = getattr(socket, "AF_UNIX", 0)
+"""The family of Unix sockets; there is none on Windows."""
 IDLE_PROBE = 30
 """Seconds of silence after which the kernel asks if the other side still lives."""
 PROBE_EVERY = 10
@@ -133,8 +135,6 @@ class Handler(ResponseHandler):
         """The body being read."""
         self.lost_by: BaseException | None = None
         """What ended the connection, if not its regular end."""
-        self.fd = -1
-        """The descriptor of its socket, while it is up."""
         self._poll: Any = None
 
     def data_received(self, data: bytes) -> None:
@@ -220,8 +220,36 @@ class _UnixConnector(aiohttp.UnixConnector):
     pool: Pool
 
     async def _create_connection(self, req: Any, traces: Any, timeout: Any) -> Any:
-        create = super()._create_connection
-        return await self.pool.dial(req.target, lambda: create(req, traces, timeout))
+        return await self.pool.dial(req.target, self._connect)
+
+    async def _connect(self) -> Any:
+        sock = inherited.make((UNIX, socket.SOCK_STREAM, 0))
+        try:
+            sock.setblocking(False)
+            await self._loop.sock_connect(sock, self.path)
+            _, handler = await self._loop.create_unix_connection(self._factory, sock=sock)
+        except BaseException:  # boundary: put away, and raised again
+            sock.close()
+            raise
+        return handler
+
+
+class _Direct:
+    """What python-socks asks for its connection to the proxy: a socket that is noted before it connects."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, family: int) -> None:
+        self._loop = loop
+        self._family = family
+
+    async def connect(self, *, dest_host: str, dest_port: int, timeout: float | None) -> socket.socket:
+        sock = inherited.make((self._family, socket.SOCK_STREAM, 0))
+        try:
+            sock.setblocking(False)
+            await self._loop.sock_connect(sock, (dest_host, dest_port))
+        except BaseException:  # boundary: put away, and raised again
+            sock.close()
+            raise
+        return sock
 
 
 class Pool:
@@ -245,9 +273,12 @@ class Pool:
         if settings.unix_socket is not None:
             self._connector = _UnixConnector(settings.unix_socket, **common)
         else:
-            if settings.vetted:
-                common["socket_factory"] = self._vetted_socket
-            self._connector = _TcpConnector(resolver=resolver, use_dns_cache=False, **common)
+            self._connector = _TcpConnector(
+                resolver=resolver,
+                use_dns_cache=False,
+                socket_factory=self._vetted_socket if settings.vetted else inherited.make,
+                **common,
+            )
         self._connector.pool = self
         self._connector._factory = functools.partial(Handler, self)  # type: ignore[assignment]
 
@@ -319,10 +350,6 @@ class Pool:
         if transport is None:
             raise _Ended(_why(handler.lost_by or ConnectionResetError(), target))
         self._open[handler] = transport
-        sock = transport.get_extra_info("socket")
-        if sock is not None and sock.fileno() >= 0:
-            handler.fd = sock.fileno()
-            inherited.hold(handler.fd)
         _keep_alive(transport)
         return handler
 
@@ -341,7 +368,7 @@ class Pool:
         host, port = target.url.raw_host or "", target.url.port or 0
         shown = str(proxy)
         try:
-            at = (await self._resolver.resolve(proxy.host, proxy.port or 1080))[0]["host"]
+            at = (await self._resolver.resolve(proxy.host, proxy.port or 1080))[0]
         except OSError:
             raise ProxyFailed(
                 "the name of the SOCKS proxy is not known", url=target.text, proxy=shown
@@ -352,16 +379,17 @@ class Pool:
             wanted = (self.vet(target, found) if self._settings.vetted else found)[0]
         via = Proxy(
             python_socks.ProxyType.SOCKS5,
-            at,
+            at["host"],
             proxy.port or 1080,
             proxy.user,
             proxy.password,
             rdns=True,
+            forward=_Direct(self.loop, at["family"]),  # type: ignore[arg-type]
             loop=self.loop,
         )
         try:
             made = await via.connect(wanted, port, timeout=self._settings.dial * 2)
-        except python_socks.ProxyConnectionError as error:
+        except OSError as error:
             raise ProxyFailed(
                 f"the SOCKS proxy cannot be reached ({_name(error)})", url=target.text, proxy=shown
             ) from None
@@ -377,7 +405,7 @@ class Pool:
                 ssl=target.context if secure else None,
                 server_hostname=host.rstrip(".") if secure else None,
             )
-        except BaseException:
+        except BaseException:  # boundary: put away, and raised again
             made.close()
             raise
         return handler
@@ -406,18 +434,17 @@ class Pool:
 
     def _vetted_socket(self, info: Any) -> socket.socket:
         """The socket of a dial, made only for an address that passes: the last place before the network."""
-        family, kind, proto, _, place = info
+        place = info[4]
         target = _vetted_dial.get()
         if target is not None:
             vetting = Vetting(self._settings.private_networks, self._settings.loopback)
             refusal = judge(str(place[0]), target.url.raw_host or "", vetting)
             if refusal is not None:
                 raise _RefusedSocket(str(place[0]), refusal)
-        return socket.socket(family, kind, proto)
+        return inherited.make(info)
 
     def gone(self, handler: Handler) -> None:
         """A connection has ended; its socket is not closed yet."""
-        inherited.let_go(handler.fd)
         self._open.pop(handler, None)
         if not self._open and self._all_gone is not None and not self._all_gone.done():
             self._all_gone.set_result(None)

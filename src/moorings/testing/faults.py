@@ -10,6 +10,7 @@ import asyncio
 import threading
 from typing import Any
 
+from .._flag import Flag
 from ..errors import MisuseError
 
 __all__ = ["Die", "Fault", "Gate", "Hold", "Malformed", "NoAnswer", "Refuse"]
@@ -23,7 +24,7 @@ class Gate:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._happened = threading.Event()
+        self._happened = Flag()
         self._waiting: list[asyncio.Future[None]] = []
 
     @property

@@ -9,27 +9,34 @@ from __future__ import annotations
 
 import contextlib
 import os
+import threading
 
 __all__ = ["close", "pipe"]
 
 _held: set[int] = set()
+_lock = threading.RLock()
+"""Held while a descriptor is made and noted, and by a fork: no other thread forks in between. Reentrant, since a signal
+handler may come here, or fork."""
 
 
 def pipe() -> tuple[int, int]:
     """A pipe whose ends a forked child closes at once; both are to be closed with ``close``."""
-    ends = os.pipe()
-    _held.update(ends)
-    return ends
+    with _lock:
+        ends = os.pipe()
+        _held.update(ends)
+        return ends
 
 
 def close(fd: int) -> None:
     """Close a descriptor that may be one of these."""
     # First it is forgotten: the number is given away again as soon as it is closed.
-    _held.discard(fd)
-    os.close(fd)
+    with _lock:
+        _held.discard(fd)
+        os.close(fd)
 
 
 def _close_inherited() -> None:
+    _lock.release()
     for fd in _held:
         with contextlib.suppress(OSError):
             os.close(fd)
@@ -37,4 +44,4 @@ def _close_inherited() -> None:
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_close_inherited)
+    os.register_at_fork(before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_close_inherited)

@@ -239,7 +239,8 @@ def net_failure(error: Exception, started: bool = False) -> Failure:
     reason = f"{error.reason} ({error.url})"
     if isinstance(error, RedirectRefused):
         return Failure(
-            kind="turned-away",
+            # "See other" answers what was done (RFC 9110 §15.4.4); the others say that it is to be done elsewhere.
+            kind="broken" if error.status == 303 else "turned-away",
             reason=f"{reason}; it points to {error.location}",
             http=HttpDetail(error.status, error.url),
         )

@@ -312,7 +312,7 @@ class ThreadReader:
         self.size = READ_SIZE
         self.closed = False
         # One chunk in flight: a flood waits in the pipe and not in our memory.
-        self._room = threading.Semaphore(1)
+        self._room = threading.Lock()
         self.ended: asyncio.Future[None] = loop.create_future()
         """Done when the thread is over: it reads until the pipe ends, or until the first bytes after ``close``."""
         self._thread = threading.Thread(target=self._run, name=f"moorings-pipe-{fd}", daemon=True)
@@ -346,7 +346,7 @@ class ThreadReader:
             try:
                 self._on_data(data)
             finally:
-                self._room.release()
+                self._go_on()
         else:
             self.close()
             self._on_end()
@@ -361,6 +361,10 @@ class ThreadReader:
     def close(self) -> None:
         if not self.closed:
             self.closed = True
+            self._go_on()
+
+    def _go_on(self) -> None:
+        with contextlib.suppress(RuntimeError):  # it reads already
             self._room.release()
 
     def disown_after_fork(self) -> None:
@@ -391,7 +395,10 @@ class ThreadWriter:
         self._write = write
         self._close_fd = close_fd
         self._queue: deque[Outgoing] = deque()
-        self._changed = threading.Condition()
+        # No condition: a signal may strike in the middle of one and leave it locked.
+        self._lock = threading.Lock()
+        self._idle: threading.Lock | None = None
+        """Taken by the thread that waits for something to write."""
         self._waiting = 0
         self.together = False
         self.closed = False
@@ -406,18 +413,18 @@ class ThreadWriter:
 
     def send(self, frame: bytes) -> Outgoing:
         outgoing = Outgoing(frame)
-        with self._changed:
+        with self._lock:
             if self.closed:
                 raise ConnectionError("its stdin is closed")
             if self._waiting and self._waiting + len(frame) > self._cap:
                 raise OutboxFull(f"{self._waiting} bytes wait to be written to it already")
             self._queue.append(outgoing)
             self._waiting += len(frame)
-            self._changed.notify()
+            self._go_on()
         return outgoing
 
     def withdraw(self, outgoing: Outgoing) -> bool:
-        with self._changed:
+        with self._lock:
             if outgoing.started:
                 return False
             if outgoing in self._queue:
@@ -428,26 +435,32 @@ class ThreadWriter:
     def _run(self) -> None:
         try:
             while True:
-                with self._changed:
-                    while not self._queue and not self.closed:
-                        self._changed.wait()
-                    if not self._queue:
+                idle = None
+                with self._lock:
+                    if self._queue:
+                        outgoing = self._queue.popleft()
+                        # From here it counts as sent: a blocking write cannot be taken back.
+                        outgoing.offset = 1
+                    elif self.closed:
                         return
-                    outgoing = self._queue.popleft()
-                    # From here it counts as sent: a blocking write cannot be taken back.
-                    outgoing.offset = 1
+                    else:
+                        idle = self._idle = threading.Lock()
+                        idle.acquire()
+                if idle is not None:
+                    idle.acquire()
+                    continue
                 view, done = memoryview(outgoing.frame), 0
                 while done < len(view):
                     try:
                         done += self._write(self._fd, view[done : done + READ_SIZE])
                     except OSError:
-                        with self._changed:
+                        with self._lock:
                             self._queue.clear()
                             self._waiting = 0
                         with contextlib.suppress(RuntimeError):  # the loop is closed: nobody is told any more
                             self._loop.call_soon_threadsafe(self._break)
                         return
-                with self._changed:
+                with self._lock:
                     self._waiting -= len(view)
                     outgoing.frame = b""
         finally:
@@ -465,9 +478,14 @@ class ThreadWriter:
         self._thread.join()
 
     def close(self) -> None:
-        with self._changed:
+        with self._lock:
             self.closed = True
-            self._changed.notify()
+            self._go_on()
+
+    def _go_on(self) -> None:
+        idle, self._idle = self._idle, None
+        if idle is not None:
+            idle.release()
 
     def disown_after_fork(self) -> None:
         self.closed = True
