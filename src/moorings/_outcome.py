@@ -61,8 +61,8 @@ class Outcome(Generic[T]):
                 return
             told()
 
-    def wait(self, timeout: float) -> T:
-        """Block this thread until it is there, for at most so many seconds.
+    def wait(self, timeout: float | None) -> T:
+        """Block this thread until it is there, for at most so many seconds; None for as long as it takes.
 
         Raises:
             TimeoutError: it is not there yet; the work goes on.

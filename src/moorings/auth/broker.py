@@ -13,15 +13,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import random
 import threading
 import time
+import weakref
 from collections.abc import Awaitable, Callable, Generator
 from typing import Protocol, TypeVar
 
 import msgspec
 
-from .._flag import Flag
 from .._outcome import Outcome
 from .._secret import Secret
 from ..store.credentials import CredentialStore, StoreError, Watching
@@ -87,11 +88,13 @@ class Ask(msgspec.Struct, frozen=True):
     challenges: tuple[str, ...] = ()
     """Its ``WWW-Authenticate`` headers."""
     scopes: tuple[str, ...] = ()
-    """Those it wants for this operation (403 ``insufficient_scope``)."""
+    """Those it wants for this operation; may be empty where it does not say."""
     operation: str = ""
     """What was refused for its scopes: the method and what it names."""
     anew: bool = False
     """It refused a token that was got for this very request: another refresh would bring no better one."""
+    insufficient: bool = False
+    """It took the token, and wants more scopes (403 ``insufficient_scope``)."""
 
 
 class _Clock(msgspec.Struct, frozen=True):
@@ -212,7 +215,7 @@ class Broker:
         """
         Args:
             open_store: makes the store, on the broker's own loop.
-            flow: how credentials of a subject are got; asked once for each, on the broker's own loop.
+            flow: how credentials of a subject are got; asked on the broker's own loop before each use.
             closing: the last work on that loop, after the store is closed.
         """
         self._open_store = open_store
@@ -228,6 +231,15 @@ class Broker:
         self._watching: Watching | None = None
         self._step_ups = StepUps()
         self._worker = Worker("broker of tokens", self._close)
+        _brokers.add(self)
+
+    def _forget_after_fork(self) -> None:
+        """In a forked child: thread, store and work under way are the parent's."""
+        self._gate = threading.Lock()
+        _inherited.append((self._store, self._watching))  # not to be finalized here
+        self._store = self._watching = self._opening = None
+        self._entries = {}
+        self._worker.forget_after_fork()
 
     # Use
 
@@ -235,8 +247,8 @@ class Broker:
         """Use it until ``leave``."""
         self._worker.join()
 
-    def leave(self) -> Flag | None:
-        """Use it no more. Returns what is set once nothing of it runs, for the last one to leave."""
+    def leave(self) -> Outcome[bool] | None:
+        """Use it no more. Returns what is there once nothing of it runs, for the last one to leave."""
         return self._worker.leave()
 
     async def _close(self) -> None:
@@ -259,8 +271,10 @@ class Broker:
     def at_hand(self, subject: Subject) -> Bearer | None:
         """A token that can be sent now, without any I/O; None where the store or a server must be asked."""
         entry = self._entries.get(subject)
-        current = entry.current if entry is not None else None
-        if entry is None or current is None:
+        return None if entry is None else self._ready(entry, entry.current)
+
+    def _ready(self, entry: _Entry, current: Credential | None) -> Bearer | None:
+        if current is None:
             return None
         wall = self._wall()
         if not usable(current, wall, self._steady() - entry.clock.steady):
@@ -307,18 +321,17 @@ class Broker:
         return _in_thread(self._replace(subject, bearer, ask or Ask()), timeout)
 
     def renew(self, subject: Subject) -> Outcome[Credential | None]:
-        """Renew the credential there is, whether it is due or not."""
+        """Renew the credential there is in memory, whether it is due or not."""
         entry = self._entry(subject)
         return self._begin(entry, None if entry.current is None else entry.current.version)
 
     def _get(self, subject: Subject) -> Steps[Bearer | None]:
-        ready = self.at_hand(subject)
-        if ready is not None:
-            return ready
         entry = self._entry(subject)
-        if entry.loaded and entry.current is None:
-            return None
-        known = entry.current
+        # Looked at once: what is found unusable here, and nothing newer, is what is to be replaced.
+        loaded, known = entry.loaded, entry.current
+        ready = self._ready(entry, known)
+        if ready is not None or (loaded and known is None):
+            return ready
         credential = yield self._begin(entry, None if known is None else known.version)
         return None if credential is None else self._bearer(credential)
 
@@ -326,11 +339,11 @@ class Broker:
         entry = self._entry(subject)
         current = entry.current
         if bearer is not None and current is not None and current.version > bearer.version:
-            ready = self.at_hand(subject)
+            ready = self._ready(entry, current)
             if ready is not None and _covers(ready.credential, ask.scopes):
                 # Somebody else was refused with the same one, and has been served.
                 return ready
-        version = bearer.version if bearer is not None else None if current is None else current.version
+        version = None if bearer is None else bearer.version
         for _ in range(MOST_LOOKS):
             # What is under way may have begun before the refusal, and bring the very token that was refused.
             credential = yield self._begin(entry, version, ask)
@@ -387,8 +400,7 @@ class Broker:
 
     async def _work(self, entry: _Entry, version: int | None, ask: Ask | None) -> Credential | None:
         store = await self._opened()
-        if entry.flow is None:
-            entry.flow = self._flow(entry.subject)
+        entry.flow = self._flow(entry.subject)
         if not entry.loaded:
             await self._look(store, entry)
         current = entry.current
@@ -401,7 +413,7 @@ class Broker:
             return current
         if self._steady() < entry.not_before and entry.failure is not None:
             raise entry.failure
-        if ask is not None and ask.scopes:
+        if ask is not None and ask.insufficient:
             why = f"the server wants more scopes for {ask.operation}: {' '.join(ask.scopes)[:300]}"
             return await self._obtain(store, entry, ask, Insufficient(why))
         if ask is not None and ask.anew:
@@ -464,7 +476,7 @@ class Broker:
             entry.failure = NeedsPerson(why)
             raise entry.failure
         try:
-            if ask.scopes and current is not None:
+            if ask.insufficient and current is not None:
                 ask = msgspec.structs.replace(ask, scopes=flow.scopes_for(current, ask.scopes))
                 self._step_ups.begin(entry.subject.resource, ask.operation)
             fresh = await flow.obtain(store, ask, current)
@@ -480,7 +492,7 @@ class Broker:
                 self._put_off(entry, error, wait=NO_WAY_PAUSE)
             raise
         self._publish(entry, fresh)
-        if not ask.scopes:
+        if not ask.insufficient:
             self._step_ups.forget(entry.subject.resource)
         self._all_well(entry)
         return fresh
@@ -607,3 +619,16 @@ def _in_thread(steps: Steps[T], timeout: float) -> T:
     except StopIteration as end:
         result: T = end.value
         return result
+
+
+_brokers: weakref.WeakSet[Broker] = weakref.WeakSet()
+_inherited: list[object] = []
+
+
+def _after_fork() -> None:
+    for broker in list(_brokers):
+        broker._forget_after_fork()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

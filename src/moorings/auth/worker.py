@@ -88,8 +88,8 @@ class Worker:
         now.put(make, outcome, name)
         return outcome
 
-    def leave(self) -> Flag | None:
-        """Use it no more. The last one to leave ends it; returns what is set when that is done, else None."""
+    def leave(self) -> Outcome[bool] | None:
+        """Use it no more. The last one to leave ends it; returns what is there when that is done, else None."""
         with self._gate:
             self._users -= 1
             if self._users or self._now is None:
@@ -98,6 +98,13 @@ class Worker:
         now.end()
         return now.over
 
+    def forget_after_fork(self) -> None:
+        """In a forked child: the thread is the parent's. Those who use it get one of their own."""
+        self._gate = threading.Lock()
+        self._last = None
+        if self._now is not None:
+            self._now.gone = True
+
 
 class _Thread:
     """One thread from its start to its end."""
@@ -105,9 +112,9 @@ class _Thread:
     def __init__(self, name: str, closing: Callable[[], Awaitable[None]], before: _Thread | None) -> None:
         self._name = name
         self._closing = closing
-        self._before: Flag | None = None if before is None else before.over
-        self.over: Flag = Flag()
-        """Set as the last thing it does."""
+        self._before: Outcome[bool] | None = None if before is None else before.over
+        self.over: Outcome[bool] = Outcome()
+        """There as the last thing it does."""
         self._inbox: deque[tuple[Callable[[], Coroutine[Any, Any, Any]], Outcome[Any], str]] = deque()
         self._open: set[Outcome[Any]] = set()
         """What was asked for and has no outcome. Whatever ends the thread, each has one then."""
@@ -140,7 +147,7 @@ class _Thread:
 
     def give_up(self) -> None:
         """It was never started."""
-        self.over.set()
+        self.over.settle(True)
 
     def _wake(self) -> None:
         if self._loop is not None:
@@ -155,12 +162,12 @@ class _Thread:
         try:
             if self._before is not None:
                 # Never two at once on one store. It is bounded: ``END_WITHIN``, and the bounds of the store.
-                self._before.wait()
+                self._before.wait(None)
             asyncio.run(self._live())
         finally:
             self.gone = True
             self._refuse()
-            self.over.set()
+            self.over.settle(True)
 
     async def _live(self) -> None:
         loop = asyncio.get_running_loop()
