@@ -12,6 +12,8 @@ Made by whoever configures a store; used between ``join`` and ``leave``.
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import functools
 import logging
 import os
 import random
@@ -25,6 +27,7 @@ import msgspec
 
 from .._outcome import Outcome
 from .._secret import Secret
+from ..errors import MisuseError
 from ..store.credentials import CredentialStore, StoreError, Watching
 from .faults import AuthFault, Insufficient, NeedsPerson, StepUpRefused, passes
 from .model import Credential
@@ -573,7 +576,8 @@ class Broker:
         for entry in list(self._entries.values()):
             current = entry.current
             if current is None or current.key.digest() == key:
-                self._worker.start(lambda entry=entry: self._reload(entry), name="look at what was stored")  # type: ignore[misc]
+                with contextlib.suppress(MisuseError):  # it is being closed
+                    self._worker.start(functools.partial(self._reload, entry), name="look at what was stored")
 
     async def _reload(self, entry: _Entry) -> None:
         try:
