@@ -98,6 +98,8 @@ class Ask(msgspec.Struct, frozen=True):
     """It refused a token that was got for this very request: another refresh would bring no better one."""
     insufficient: bool = False
     """It took the token, and wants more scopes (403 ``insufficient_scope``)."""
+    nonce: bool = False
+    """It wants a nonce that it has just given (RFC 9449 §9), and nothing from the broker."""
 
 
 class _Clock(msgspec.Struct, frozen=True):
@@ -253,6 +255,10 @@ class Broker:
     def leave(self) -> Outcome[bool] | None:
         """Use it no more. Returns what is there once nothing of it runs, for the last one to leave."""
         return self._worker.leave()
+
+    def finish(self, within: float) -> None:
+        """Block until what is under way is done, for at most so many seconds."""
+        self._worker.finish(within)
 
     async def _close(self) -> None:
         watching, self._watching = self._watching, None
@@ -575,7 +581,8 @@ class Broker:
             return
         for entry in list(self._entries.values()):
             current = entry.current
-            if current is None or current.key.digest() == key:
+            # One that does not work may be replaced by that of another client, under another key.
+            if current is None or current.state != "good" or current.key.digest() == key:
                 with contextlib.suppress(MisuseError):  # it is being closed
                     self._worker.start(functools.partial(self._reload, entry), name="look at what was stored")
 

@@ -24,6 +24,7 @@ from .http import AuthHttp, on_this_machine
 from .scopes import parse_scope
 
 if TYPE_CHECKING:
+    from .model import Credential
     from ..net.client import Net
 
 __all__ = ["Access", "AuthService", "ask_of"]
@@ -125,6 +126,13 @@ class Access:
             self.wake()
 
     @property
+    def patience(self) -> float:
+        """Seconds for which a request waits for a token: what is said to servers, and a person where one is asked."""
+        account = self.account
+        asks = account.browser is not None or account.show_code is not None
+        return 2 * account.within + (account.settings.timeout if asks else 0.0)
+
+    @property
     def awake(self) -> bool:
         """True once there is a sign that its server is protected: something stored, or a refusal."""
         return self._joined
@@ -134,6 +142,11 @@ class Access:
         if not self._joined and not self._ended:
             self._broker.join()
             self._joined = True
+
+    @property
+    def known(self) -> Credential | None:
+        """The credential in memory, usable or not."""
+        return self._broker.known(self.subject)
 
     # Tokens
 

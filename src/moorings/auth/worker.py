@@ -7,7 +7,9 @@ Made by a broker; started by the first ``join``, ended by the last ``leave``. No
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
+import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
@@ -98,6 +100,14 @@ class Worker:
         now.end()
         return now.over
 
+    def finish(self, within: float) -> None:
+        """Block until what was asked for so far is done, for at most so many seconds."""
+        until = time.monotonic() + within
+        now = self._now or self._last
+        for outcome in list(now.open) if now is not None else ():
+            with contextlib.suppress(Exception):  # what came of it is for those who asked
+                outcome.wait(max(0.0, until - time.monotonic()))
+
     def forget_after_fork(self) -> None:
         """In a forked child: the thread is the parent's. Those who use it get one of their own."""
         self._gate = threading.Lock()
@@ -116,7 +126,7 @@ class _Thread:
         self.over: Outcome[bool] = Outcome()
         """There as the last thing it does."""
         self._inbox: deque[tuple[Callable[[], Coroutine[Any, Any, Any]], Outcome[Any], str]] = deque()
-        self._open: set[Outcome[Any]] = set()
+        self.open: set[Outcome[Any]] = set()
         """What was asked for and has no outcome. Whatever ends the thread, each has one then."""
         self._loop: asyncio.AbstractEventLoop | None = None
         self._owner: TaskOwner | None = None
@@ -132,8 +142,8 @@ class _Thread:
 
     def put(self, make: Callable[[], Coroutine[Any, Any, T]], outcome: Outcome[T], name: str) -> None:
         """Have work done."""
-        self._open.add(outcome)
-        outcome.on_done(lambda: self._open.discard(outcome))
+        self.open.add(outcome)
+        outcome.on_done(lambda: self.open.discard(outcome))
         self._inbox.append((make, outcome, name))
         self._wake()
         if self.gone:
@@ -203,7 +213,7 @@ class _Thread:
             outcome.settle(result)
 
     def _refuse(self) -> None:
-        for outcome in list(self._open):
+        for outcome in list(self.open):
             outcome.settle(None, self._closed())
 
     def _closed(self) -> MisuseError:
