@@ -14,7 +14,7 @@ import logging
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, TypeVar, cast
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 import msgspec
 
@@ -96,7 +96,7 @@ class Account(msgspec.Struct, frozen=True):
     def kind(self) -> Kind:
         """The flow by which a first token is got."""
         flow = self.settings.chosen_flow()
-        return "authorization_code" if flow == "auto" else cast(Kind, flow)
+        return "authorization_code" if flow == "auto" else flow
 
     @property
     def redirect_uri(self) -> str:
@@ -568,7 +568,7 @@ class AccountFlow:
             Exception
         ) as error:  # boundary: the user's function, file or command; its text may be the secret
             raise NeedsClient(f"auth.{what} could not be read ({type(error).__name__})") from None
-        if not isinstance(text, str) or not text.strip():
+        if not text.strip():
             raise NeedsClient(f"auth.{what} is empty")
         return Secret(text.strip())
 

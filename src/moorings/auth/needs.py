@@ -34,8 +34,10 @@ def needs_of(fault: AuthFault) -> Needs:
     if isinstance(fault, Insufficient | StepUpRefused):
         return "scope"
     if isinstance(fault, Dead):
-        return "lost" if fault.credential.state == "lost" else (
-            "revoked" if fault.credential.state == "refused" else "expired"
+        return (
+            "lost"
+            if fault.credential.state == "lost"
+            else ("revoked" if fault.credential.state == "refused" else "expired")
         )
     if isinstance(fault, LoginDenied):
         return "denied"

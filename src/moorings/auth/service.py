@@ -24,8 +24,8 @@ from .http import AuthHttp, on_this_machine
 from .scopes import parse_scope
 
 if TYPE_CHECKING:
-    from .model import Credential
     from ..net.client import Net
+    from .model import Credential
 
 __all__ = ["Access", "AuthService", "ask_of"]
 
@@ -122,6 +122,7 @@ class Access:
         """Operations for which the scopes were raised, and that have not run since."""
         self._joined = False
         self._ended = False
+        self._over: Outcome[bool] | None = None
         if service.may_hold():
             self.wake()
 
@@ -236,10 +237,10 @@ class Access:
         if not self._ended:
             self._ended = True
             self._service.forget(self.subject, self.account)
-        if not self._joined:
-            return None
-        self._joined = False
-        return self._broker.leave()
+        if self._joined:
+            self._joined = False
+            self._over = self._broker.leave()
+        return self._over
 
     async def aclose(self) -> None:
         """It is used no more; the last user waits a moment for the end of the broker's thread."""

@@ -75,7 +75,7 @@ class LifeSettings(msgspec.Struct, frozen=True):
     """Where the log of a server stands."""
     net: SharedNet
     """What all servers of the host send HTTP with."""
-    access: Callable[[str, HttpServer, NetSettings], Access | None]
+    access: Callable[[str, HttpServer, NetSettings], Access]
     """Where a server gets its tokens from."""
     start_slot: Callable[[], asyncio.Semaphore]
     """Bounds how many servers start at once."""

@@ -28,6 +28,7 @@ from ..errors import (
     CallTimeout,
     HttpDetail,
     MisuseError,
+    NeedsLogin,
     NotSent,
     Refused,
     last_words,
