@@ -22,7 +22,7 @@ from .._secret import Secret
 from .._tasks import run_in_thread
 from ..net.settings import NetSettings
 from ..store.credentials import CredentialStore, Lease, StoreError
-from . import grants
+from . import grants, jose
 from .authorization import AuthorizationRequest, push
 from .broker import Ask, Subject, usable
 from .challenge import parse_challenges
@@ -535,11 +535,11 @@ class AccountFlow:
     async def _signing_key(self) -> Secret | None:
         settings = self._settings
         key: Secret | None = settings.private_key
-        if key is not None:
+        if key is None and settings.private_key_file is not None:
+            key = await self._text("private_key", None, settings.private_key_file, ())
+        if key is None or settings.private_key_alg is None:
             return key
-        if settings.private_key_file is None:
-            return None
-        return await self._text("private_key", None, settings.private_key_file, ())
+        return jose.signing_by(key, settings.private_key_alg)
 
     async def _text(
         self,

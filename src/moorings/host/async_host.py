@@ -85,6 +85,10 @@ class AsyncHost:
             False for nothing on disk.
         tools_for_resources, tools_for_prompts: list resources and prompts as tools too.
         on_event: told of every change of state and catalog; called on the loop, must return at once.
+        credentials: where logins are kept, and whose they are; files in the state folder if not set.
+        browser: shows a person the login of a server, by its name and a URL, and brings back the URL they are sent to
+            at its end, or the query of that; async, called on the host's loop. Without it nobody is ever asked: a
+            server that wants a login goes to ``needs_auth``.
 
     Use it as ``async with AsyncHost({...}) as host``. Entering starts the servers and does not wait for them.
     """
