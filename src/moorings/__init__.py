@@ -75,7 +75,7 @@ _HOMES = {
         "HttpDetail",
         "MisuseError",
         "MooringsError",
-    "NeedsLogin",
+        "NeedsLogin",
         "NotSent",
         "Refused",
         "RequiredServerMissing",

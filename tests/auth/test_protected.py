@@ -46,10 +46,15 @@ async def test_without_a_person_it_says_what_is_needed_and_asks_for_nothing() ->
 
 
 async def test_client_credentials_without_a_person() -> None:
-    clients = {"machine": {"client_secret": "s3cret-of-machine", "token_endpoint_auth_method": "client_secret_basic"}}
+    clients = {
+        "machine": {"client_secret": "s3cret-of-machine", "token_endpoint_auth_method": "client_secret_basic"}
+    }
     async with AuthFaults(clients=clients) as server:
         auth = AuthSettings(
-            client_id="machine", client_secret="s3cret-of-machine", flow="client_credentials", issuer=server.issuer
+            client_id="machine",
+            client_secret="s3cret-of-machine",
+            flow="client_credentials",
+            issuer=server.issuer,
         )
         async with AsyncHost({"s": spec(server, auth)}, state_dir=False, credentials=MEMORY) as host:
             assert (await host.wait_ready(10)).all_ready, host.status()["s"].last_error
