@@ -18,6 +18,12 @@ exercises is SKIPPED, which looks green, so each scenario here does all that its
     json-schema-2020-12-preservation      give the schema of one tool to the other, as it came
     sep-2640-client-no-prefetch           ``skills/list``, and no read
     sep-2640-client-verify-*              ``skills/list``, read SKILL.md, verify, and go no further
+    auth/*                                log in, list, call; what MCP_CONFORMANCE_CONTEXT holds (clients, keys, tokens)
+                                          becomes ``AuthSettings``, and a plain HTTP client is the browser
+    auth/scope-retry-limit                the call ends typed, after few logins
+    auth/resource-mismatch, auth/metadata-issuer-mismatch, auth/iss-* that lie
+                                          no token is asked for, and the host says that a login is needed, and why
+    auth/wif-jwt-bearer                   then once more with scopes that are refused: that must end it, too
 
 Imports are few on purpose: the suite starts all scenarios at once.
 """
@@ -30,13 +36,17 @@ import os
 import sys
 from collections.abc import Awaitable, Callable
 from typing import Any
+from urllib.parse import parse_qs, urljoin, urlsplit
 
 from moorings import (
     AsyncHost,
+    AuthSettings,
     CreateMessageResult,
+    CredentialSettings,
     ElicitResult,
     Handlers,
     HttpServer,
+    NeedsLogin,
     Root,
     SkillMismatch,
     TextContent,
@@ -156,6 +166,82 @@ async def skills_verified(host: AsyncHost) -> None:
     raise AssertionError("a skill that was tampered with was taken")
 
 
+# --- authorization --------------------------------------------------------------------------------
+
+
+CIMD = "https://conformance-test.local/client-metadata.json"
+"""The client document that the suite takes."""
+PRIME = ("auth/scope-retry-limit",)
+
+
+def settings(name: str, told: dict[str, Any]) -> AuthSettings:
+    """How tokens are got, from what the suite tells."""
+    client = {"client_id": told.get("client_id"), "client_secret": told.get("client_secret")}
+    if name == "auth/basic-cimd":
+        return AuthSettings(client_metadata_url=CIMD)
+    if name == "auth/pre-registration":
+        return AuthSettings(**client, issuer=told["issuer"])
+    if name == "auth/client-credentials-jwt":
+        return AuthSettings(
+            client_id=told["client_id"],
+            private_key=told["private_key_pem"],
+            private_key_alg=told["signing_algorithm"],
+            flow="client_credentials",
+        )
+    if name == "auth/client-credentials-basic":
+        return AuthSettings(**client, flow="client_credentials")
+    if name == "auth/enterprise-managed-authorization":
+        return AuthSettings(
+            **client,
+            idp_issuer=told["idp_issuer"],
+            idp_client_id=told["idp_client_id"],
+            idp_token=told["idp_id_token"],
+        )
+    if name == "auth/wif-jwt-bearer":
+        return AuthSettings(client_id=told["client_id"], assertion=told["valid_jwt"])
+    return AuthSettings()
+
+
+async def browser(server: str, url: str) -> str:
+    """A person who says yes: goes where the login leads, up to the redirect URI, which is not fetched."""
+    end = parse_qs(urlsplit(url).query)["redirect_uri"][0]
+    for _ in range(10):
+        at = urlsplit(url)
+        assert at.scheme == "http" and at.hostname, url
+        reader, writer = await asyncio.open_connection(at.hostname, at.port or 80)
+        try:
+            target = f"{at.path or '/'}?{at.query}"
+            writer.write(f"GET {target} HTTP/1.1\r\nHost: {at.netloc}\r\nConnection: close\r\n\r\n".encode())
+            head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
+        finally:
+            writer.close()
+        places = [line[9:].strip() for line in head.split("\r\n") if line.lower().startswith("location:")]
+        assert places, f"the login leads nowhere: {head.splitlines()[0]}"
+        url = urljoin(url, places[0])
+        if url.startswith(end):
+            return url
+    raise AssertionError("the login leads from one place to the next")
+
+
+async def protected(host: AsyncHost) -> None:
+    for tool in await host.tools(servers=[S]):
+        await call(host, tool.tool.name)
+
+
+async def turned_away(host: AsyncHost) -> None:
+    try:
+        await protected(host)
+        await call(host, "test-tool")
+    except NeedsLogin as error:
+        print(f"{error.reason}: {error}", file=sys.stderr)
+        return
+    raise AssertionError("served, though there can be no token")
+
+
+async def workload(host: AsyncHost) -> None:
+    await protected(host)
+
+
 SCENARIOS: dict[str, Scenario] = {
     "initialize": lists,
     "tools_call": tools_call,
@@ -172,17 +258,38 @@ SCENARIOS: dict[str, Scenario] = {
     "sep-2640-client-verify-digest": skills_verified,
     "sep-2640-client-verify-size": skills_verified,
     "sep-2640-client-verify-frontmatter": skills_verified,
+    "auth/scope-retry-limit": turned_away,
+    "auth/resource-mismatch": turned_away,
+    "auth/metadata-issuer-mismatch": turned_away,
+    "auth/iss-supported-missing": turned_away,
+    "auth/iss-wrong-issuer": turned_away,
+    "auth/iss-unexpected": turned_away,
+    "auth/iss-normalized": turned_away,
+    "auth/wif-jwt-bearer": workload,
 }
+"""Those of ``auth/`` that do something else than ``protected``."""
+
+
+def open_host(url: str, name: str) -> AsyncHost:
+    handlers = Handlers(elicit=QUESTIONS.elicit, sample=QUESTIONS.sample, roots=(Root("file:///tmp"),))
+    if not name.startswith("auth/"):
+        return AsyncHost({S: HttpServer(url=url)}, handlers=handlers, state_dir=False)
+    told = json.loads(os.environ.get("MCP_CONFORMANCE_CONTEXT") or "{}")
+    return AsyncHost(
+        {S: HttpServer(url=url, auth=settings(name, told))},
+        handlers=handlers,
+        state_dir=False,
+        credentials=CredentialSettings(store="memory"),
+        browser=browser,
+    )
 
 
 async def main(url: str) -> None:
     name = os.environ["MCP_CONFORMANCE_SCENARIO"]
-    scenario = SCENARIOS.get(name)
+    scenario = SCENARIOS.get(name) or (protected if name.startswith("auth/") else None)
     if scenario is None:
         sys.exit(f"no scenario {name!r} here")
-    handlers = Handlers(elicit=QUESTIONS.elicit, sample=QUESTIONS.sample, roots=(Root("file:///tmp"),))
-    host = AsyncHost({S: HttpServer(url=url)}, handlers=handlers, state_dir=False)
-    async with host:
+    async with open_host(url, name) as host:
         await host.wait_ready(PATIENCE)
         await scenario(host)
 

@@ -56,8 +56,36 @@ SCENARIOS: dict[str, tuple[str, ...]] = {
     "sep-2640-client-verify-digest": BARE,
     "sep-2640-client-verify-size": BARE,
     "sep-2640-client-verify-frontmatter": BARE,
+    **dict.fromkeys(
+        [
+            *("auth/metadata-default", "auth/metadata-var1", "auth/metadata-var2", "auth/metadata-var3"),
+            *("auth/basic-cimd", "auth/pre-registration"),
+            *("auth/scope-from-www-authenticate", "auth/scope-from-scopes-supported"),
+            *("auth/scope-omitted-when-undefined", "auth/scope-step-up", "auth/scope-retry-limit"),
+            *("auth/token-endpoint-auth-basic", "auth/token-endpoint-auth-post"),
+            "auth/token-endpoint-auth-none",
+        ],
+        BOTH,
+    ),
+    **dict.fromkeys(
+        [
+            *("auth/resource-mismatch", "auth/offline-access-scope", "auth/offline-access-not-supported"),
+            *("auth/authorization-server-migration", "auth/iss-supported", "auth/iss-not-advertised"),
+            *("auth/iss-supported-missing", "auth/iss-wrong-issuer", "auth/iss-unexpected"),
+            *("auth/iss-normalized", "auth/metadata-issuer-mismatch"),
+        ],
+        NEW,
+    ),
+    **dict.fromkeys(
+        [
+            *("auth/2025-03-26-oauth-metadata-backcompat", "auth/2025-03-26-oauth-endpoint-fallback"),
+            *("auth/client-credentials-jwt", "auth/client-credentials-basic"),
+            *("auth/enterprise-managed-authorization", "auth/dpop", "auth/dpop-nonce", "auth/wif-jwt-bearer"),
+        ],
+        BARE,
+    ),
 }
-"""Every client scenario without authorization, and the runs it belongs to."""
+"""Every client scenario, and the runs it belongs to."""
 NOT_THEIRS = {name: "has no skills" for name in SCENARIOS if name.startswith("sep-2640")}
 """What the official SDK does not offer, so that nothing is said of it."""
 DEMANDS = {
