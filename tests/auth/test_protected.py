@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from moorings import AsyncHost, AuthSettings, Bounds, CredentialSettings, HttpServer, NeedsLogin
+from moorings import AsyncHost, AuthSettings, Bounds, CredentialSettings, HttpServer, NeedsLogin, ServerStatus
 from tests.faults.auth_server import AuthFaults, consent
 
 MEMORY = CredentialSettings(store="memory")
@@ -64,3 +64,73 @@ async def test_client_credentials_without_a_person() -> None:
             server.expire()
             got = await asyncio.gather(*(host.call("s__echo", {"text": str(n)}) for n in range(16)))
             assert len(server.grants("client_credentials")) == 2
+
+
+MORE = 'forbidden:Bearer error="insufficient_scope", scope="admin"'
+NO = "unauthorized:Bearer"
+"""Both whatever token comes."""
+FIRST = ("server/discover", "initialize")
+
+
+async def at_rest(host: AsyncHost) -> ServerStatus:
+    """The status of the server once its start has failed, and what was left of that is gone."""
+    await host.wait_ready(10)
+    until = asyncio.get_running_loop().time() + 10
+    while (status := host.status()["s"]).state == "stopping":
+        assert await host._servers["s"].changed(until)
+    return status
+
+
+async def test_a_start_refused_for_scopes_again_and_again_rests_and_asks_no_person_any_more() -> None:
+    async with AuthFaults(on={key: [NO, MORE] for key in FIRST}) as server:
+        async with AsyncHost(
+            {"s": spec(server)}, state_dir=False, credentials=MEMORY, browser=browser
+        ) as host:
+            status = await at_rest(host)
+            assert (status.state, "auth.scopes" in (status.fix or "")) == ("needs_auth", True), status
+            asked = len(server.at("authorize"))
+            assert asked <= 3
+            with pytest.raises(NeedsLogin) as needed:
+                await host.call("s__echo", {"text": "x"})
+            assert needed.value.reason == "scope"
+            assert len(server.at("authorize")) == asked
+
+
+async def test_a_call_refused_for_scopes_again_and_again_is_a_matter_of_its_own() -> None:
+    async with AuthFaults(on={"tools/call": [MORE] * 3 + ["ok"]}) as server:
+        async with AsyncHost(
+            {"s": spec(server)}, state_dir=False, credentials=MEMORY, browser=browser
+        ) as host:
+            assert (await host.wait_ready(10)).all_ready, host.status()["s"].last_error
+            with pytest.raises(NeedsLogin) as needed:
+                await host.call("s__echo", {"text": "x"})
+            assert (needed.value.reason, needed.value.sent) == ("scope", False)
+            assert len(server.at("authorize")) == 3
+            assert (await host.call("s__echo", {"text": "y"})).text == "y"
+
+
+async def test_a_server_that_takes_none_of_its_tokens_does_not_send_a_person_to_a_browser_for_ever() -> None:
+    async with AuthFaults(on=dict.fromkeys(FIRST, NO)) as server:
+        async with AsyncHost(
+            {"s": spec(server)}, state_dir=False, credentials=MEMORY, browser=browser
+        ) as host:
+            status = await at_rest(host)
+            assert (status.state, "auth.resource" in (status.fix or "")) == ("needs_auth", True), status
+            asked = len(server.at("authorize"))
+            with pytest.raises(NeedsLogin) as needed:
+                await host.call("s__echo", {"text": "x"})
+            assert needed.value.reason == "server"
+            assert len(server.at("authorize")) == asked <= 2
+
+
+async def test_a_call_that_takes_no_token_does_not_end_the_others() -> None:
+    async with AuthFaults(on={"tools/call": [NO] * 3 + ["ok"]}) as server:
+        async with AsyncHost(
+            {"s": spec(server)}, state_dir=False, credentials=MEMORY, browser=browser
+        ) as host:
+            assert (await host.wait_ready(10)).all_ready, host.status()["s"].last_error
+            with pytest.raises(NeedsLogin) as needed:
+                await host.call("s__echo", {"text": "x"})
+            assert needed.value.reason == "server"
+            assert (await host.call("s__echo", {"text": "y"})).text == "y"
+            assert host.status()["s"].state == "ready"

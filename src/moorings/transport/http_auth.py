@@ -100,8 +100,6 @@ class Pass:
         if news and answer.status == 401 and self._nonces < MOST_NONCES:
             self._nonces += 1
             return Ask(nonce=True)
-        if self._refusals == MOST_REFUSALS:
-            return None
         return ask_of(
             answer.status,
             challenges,
@@ -120,6 +118,8 @@ class Pass:
         assert access is not None
         if ask.nonce:
             return None
+        if self._refusals == MOST_REFUSALS:
+            return _in_vain(access, ask, failure)
         self._refusals += 1
         from ..auth.faults import AuthFault
 
@@ -147,6 +147,27 @@ def _failure(access: Access, fault: AuthFault, refusal: Failure | None) -> Failu
         fix=fault.fix or (LOG_IN if needs else None),
         needs=needs,
         had_login=access.carried,
+    )
+
+
+def _in_vain(access: Access, ask: Ask, refusal: Failure) -> Failure:
+    """What it means that the tokens got for this very message do not do: more of them would not, either."""
+    from ..auth.flows import ALONE
+
+    if ask.insufficient:
+        reason = f"{ask.operation} was refused for its scopes after {MOST_REFUSALS} new tokens"
+        fix, needs = "the account may lack the right to it, or auth.scopes must name more", "scope"
+    else:
+        reason = "it does not take the tokens that were got for it, either"
+        fix = "see whether auth.issuer and auth.resource are those of this server"
+        # Where each try would send a person to a browser, it rests; without one it is tried again as any start.
+        needs = "" if access.account.kind in ALONE else "server"
+    return Failure(
+        kind=refusal.kind,
+        reason=f"{refusal.reason}; {reason}",
+        http=refusal.http,
+        fix=fix,
+        needs=needs,
     )
 
 
