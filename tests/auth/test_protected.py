@@ -92,7 +92,7 @@ async def test_a_start_refused_for_scopes_again_and_again_rests_and_asks_no_pers
             assert asked <= 3
             with pytest.raises(NeedsLogin) as needed:
                 await host.call("s__echo", {"text": "x"})
-            assert needed.value.reason == "scope"
+            assert needed.value.reason == "scope" and "server/discover server" not in str(needed.value)
             assert len(server.at("authorize")) == asked
 
 

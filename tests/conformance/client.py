@@ -38,6 +38,8 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 from urllib.parse import parse_qs, urljoin, urlsplit
 
+import msgspec
+
 from moorings import (
     AsyncHost,
     AuthSettings,
@@ -171,11 +173,11 @@ async def skills_verified(host: AsyncHost) -> None:
 
 CIMD = "https://conformance-test.local/client-metadata.json"
 """The client document that the suite takes."""
-PRIME = ("auth/scope-retry-limit",)
 
 
-def settings(name: str, told: dict[str, Any]) -> AuthSettings:
+def login(name: str) -> AuthSettings:
     """How tokens are got, from what the suite tells."""
+    told = json.loads(os.environ.get("MCP_CONFORMANCE_CONTEXT") or "{}")
     client = {"client_id": told.get("client_id"), "client_secret": told.get("client_secret")}
     if name == "auth/basic-cimd":
         return AuthSettings(client_metadata_url=CIMD)
@@ -200,6 +202,15 @@ def settings(name: str, told: dict[str, Any]) -> AuthSettings:
     if name == "auth/wif-jwt-bearer":
         return AuthSettings(client_id=told["client_id"], assertion=told["valid_jwt"])
     return AuthSettings()
+
+
+def protected_host(url: str, auth: AuthSettings) -> AsyncHost:
+    return AsyncHost(
+        {S: HttpServer(url=url, auth=auth)},
+        state_dir=False,
+        credentials=CredentialSettings(store="memory"),
+        browser=browser,
+    )
 
 
 async def browser(server: str, url: str) -> str:
@@ -240,6 +251,11 @@ async def turned_away(host: AsyncHost) -> None:
 
 async def workload(host: AsyncHost) -> None:
     await protected(host)
+    # Whoever is refused must not try again, nor by another grant; the suite warns of either.
+    refused = msgspec.structs.replace(login("auth/wif-jwt-bearer"), scopes=("wif.trigger-unauthorized",))
+    async with protected_host(sys.argv[-1], refused) as other:
+        await other.wait_ready(PATIENCE)
+        await turned_away(other)
 
 
 SCENARIOS: dict[str, Scenario] = {
@@ -270,26 +286,17 @@ SCENARIOS: dict[str, Scenario] = {
 """Those of ``auth/`` that do something else than ``protected``."""
 
 
-def open_host(url: str, name: str) -> AsyncHost:
-    handlers = Handlers(elicit=QUESTIONS.elicit, sample=QUESTIONS.sample, roots=(Root("file:///tmp"),))
-    if not name.startswith("auth/"):
-        return AsyncHost({S: HttpServer(url=url)}, handlers=handlers, state_dir=False)
-    told = json.loads(os.environ.get("MCP_CONFORMANCE_CONTEXT") or "{}")
-    return AsyncHost(
-        {S: HttpServer(url=url, auth=settings(name, told))},
-        handlers=handlers,
-        state_dir=False,
-        credentials=CredentialSettings(store="memory"),
-        browser=browser,
-    )
-
-
 async def main(url: str) -> None:
     name = os.environ["MCP_CONFORMANCE_SCENARIO"]
     scenario = SCENARIOS.get(name) or (protected if name.startswith("auth/") else None)
     if scenario is None:
         sys.exit(f"no scenario {name!r} here")
-    async with open_host(url, name) as host:
+    if name.startswith("auth/"):
+        host = protected_host(url, login(name))
+    else:
+        handlers = Handlers(elicit=QUESTIONS.elicit, sample=QUESTIONS.sample, roots=(Root("file:///tmp"),))
+        host = AsyncHost({S: HttpServer(url=url)}, handlers=handlers, state_dir=False)
+    async with host:
         await host.wait_ready(PATIENCE)
         await scenario(host)
 

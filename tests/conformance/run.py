@@ -5,8 +5,8 @@
     python tests/conformance/run.py --only NAME [--run REVISION]      one scenario, with its checks
 
 A suite run of the package does not look at the client's exit code, a WARNING fails, and SKIPPED looks green. So each
-scenario is run alone too, its exit code demanded, and every kind of check counted. Scenarios that need
-authorization are left out (``auth/``). See ``DEMANDS`` for what must come out.
+scenario is run alone too, its exit code demanded (also where the suite would allow another, as a client that turns a
+lie away need not fail), and every kind of check counted. See ``DEMANDS`` and ``EARNED`` for what must come out.
 """
 
 from __future__ import annotations
@@ -86,7 +86,11 @@ SCENARIOS: dict[str, tuple[str, ...]] = {
     ),
 }
 """Every client scenario, and the runs it belongs to."""
-NOT_THEIRS = {name: "has no skills" for name in SCENARIOS if name.startswith("sep-2640")}
+NOT_THEIRS = {
+    **{name: "has no skills" for name in SCENARIOS if name.startswith("sep-2640")},
+    **{name: "has no DPoP" for name in SCENARIOS if name.startswith("auth/dpop")},
+    "auth/wif-jwt-bearer": "has no grant for it",
+}
 """What the official SDK does not offer, so that nothing is said of it."""
 DEMANDS = {
     "tools_call": 2,
@@ -100,6 +104,31 @@ DEMANDS = {
     "json-schema-2020-12-preservation": 9,
 }
 """So many SUCCESS at least, where it is more than one: some are SKIPPED, or not there, in a client that does less."""
+DPOP = (
+    "sep-1932-client-token-request-proof",
+    "sep-1932-client-dpop-auth-scheme",
+    "sep-1932-client-fresh-proof",
+)
+EARNED = {
+    "auth/basic-cimd": ("cimd-client-id-used",),
+    "auth/scope-step-up": ("scope-step-up-initial", "scope-step-up-escalation"),
+    "auth/scope-retry-limit": ("scope-retry-limit",),
+    "auth/offline-access-scope": (
+        "sep-2207-client-metadata-grant-types",
+        "sep-2207-offline-access-requested",
+    ),
+    "auth/client-credentials-jwt": ("client-credentials-jwt-verified", "valid-bearer-token"),
+    "auth/client-credentials-basic": ("client-credentials-basic-auth", "valid-bearer-token"),
+    "auth/enterprise-managed-authorization": (
+        *("complete-flow-token-exchange", "complete-flow-jwt-bearer", "valid-bearer-token"),
+    ),
+    "auth/dpop": DPOP,
+    "auth/dpop-nonce": (*DPOP, "sep-1932-client-as-nonce", "sep-1932-client-rs-nonce"),
+    # Once for the token, and once for the scopes that are refused.
+    "auth/wif-jwt-bearer": ("wif-assertion-verified", "wif-assertion-verified", "valid-bearer-token"),
+}
+"""Checks that must be SUCCESS, so often, where the count does not tell: of logins, requests and rest there may be more
+or fewer."""
 
 
 @dataclass
@@ -111,6 +140,8 @@ class Outcome:
     exit_code: int | None = None
     """The client's; None in a suite, which does not tell."""
     counts: Counter[str] = field(default_factory=Counter)
+    earned: Counter[str] = field(default_factory=Counter)
+    """Ids of the checks that are SUCCESS."""
     trouble: list[str] = field(default_factory=list)
     """Checks that are neither SUCCESS nor INFO, with what they say."""
     stderr: str = ""
@@ -122,6 +153,8 @@ class Outcome:
             found.append(f"the client ended with {self.exit_code}")
         if self.counts["SUCCESS"] < DEMANDS.get(self.scenario, 1):
             found.append(f"{self.counts['SUCCESS']} SUCCESS, {DEMANDS.get(self.scenario, 1)} demanded")
+        missing = Counter(EARNED.get(self.scenario, ())) - self.earned
+        found += [f"no SUCCESS of {name}" for name in missing]
         return found
 
     def cell(self) -> str:
@@ -180,7 +213,7 @@ def alone(scenario: str, run: str, client: list[str], folder: Path) -> Outcome:
 
 
 def together(run: str, client: list[str], folder: Path) -> tuple[dict[str, Outcome], float]:
-    """The whole suite with all its scenarios at once, and its seconds; those with authorization are not looked at."""
+    """The whole suite with all its scenarios at once, and its seconds."""
     out = Path(tempfile.mkdtemp(dir=folder))
     began = time.monotonic()
     suite(["--suite", "all", *([] if run == "bare" else ["--spec-version", run])], client, out, SUITE_SECONDS)
@@ -196,6 +229,8 @@ def read(out: Path, run: str) -> Iterator[tuple[str, Outcome]]:
         outcome = Outcome(name, run)
         for check in json.loads(path.read_text()):
             outcome.counts[check["status"]] += 1
+            if check["status"] == "SUCCESS":
+                outcome.earned[check["id"]] += 1
             if check["status"] not in ("SUCCESS", "INFO"):
                 why = check.get("errorMessage") or check.get("description", "")
                 outcome.trouble.append(f"{check['status']} {check['name']}: {why}")

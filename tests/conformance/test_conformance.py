@@ -1,4 +1,4 @@
-"""Every client scenario of the MCP conformance suite that needs no authorization, alone; and all of them at once.
+"""Every client scenario of the MCP conformance suite, alone; and all of them at once.
 
 What is demanded stands in ``run.py``, what the client does in ``client.py``.
 """

@@ -250,7 +250,8 @@ class HttpTransport:
         """Send it, and bring its answer to the receiver; returns why there is none."""
         settings = self._settings
         tries = Tries()
-        token = Pass(settings.access, method if request is None else f"{method} {request.label}")
+        named = request is not None and request.label != method
+        token = Pass(settings.access, f"{method} {request.label}" if request and named else method)
         ask: Ask | None = None
         while True:
             given = settings.headers.at_hand
