@@ -188,6 +188,8 @@ def suite(arguments: list[str], client: list[str], out: Path, seconds: float) ->
     command = [*installed("conformance"), "client", "--command", shlex.join(client), "-o", str(out)]
     command += ["--timeout", str(int(seconds * 1000)), *arguments]
     env = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "NO_COLOR": "1"}
+    # Dozens of clients start at once: each would compile everything for itself.
+    env.pop("PYTHONDONTWRITEBYTECODE", None)
     done = subprocess.run(
         command, capture_output=True, text=True, errors="replace", timeout=seconds + 30, env=env, cwd=out
     )
