@@ -1,9 +1,9 @@
 """better-auth with its OAuth provider, held for the length of a test: the second opinion beside oidc-provider.
 
 ``with better_auth(real_server, folder, **options) as provider``: on a free loopback port, its issuer with a path, its
-database in memory. Registration, PKCE, rotation with the end of a reused family, resources by RFC 8707, client
-credentials, DPoP without nonces, revocation and the device flow. ``Browser`` follows its pages. What the options are
-stands in ``better_auth/server.js``.
+database in memory. Registration, client documents, PKCE, rotation with the end of a reused family, resources by
+RFC 8707, client credentials, DPoP without nonces, revocation and the device flow. ``Browser`` follows its pages. What
+the options are stands in ``better_auth/server.js``.
 """
 
 from __future__ import annotations

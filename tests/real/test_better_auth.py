@@ -17,7 +17,7 @@ from moorings._secret import Secret
 from moorings.auth import dpop, grants, jose
 from moorings.auth.authorization import AuthorizationRequest
 from moorings.auth.faults import GrantError, LoginDenied, NeedsClient
-from moorings.auth.registration import register, unregister
+from moorings.auth.registration import client_document, register, unregister
 from tests.auth.grants_kit import REDIRECT, Settings, plain_http, soon
 from tests.real.logins import a_login, authorized, found, metadata_of, refreshed
 from tests.real.oidc import Browser
@@ -67,6 +67,25 @@ async def test_f11_12_a_whole_login_with_rotation_and_the_end_of_a_reused_family
                 with pytest.raises(GrantError) as caught:
                     await refreshed(provider, http, metadata, client, token)
                 assert (caught.value.code, caught.value.transient) == ("invalid_grant", False)
+
+
+@pytest.mark.parametrize("method", ["none", "private_key_jwt"])
+async def test_a_client_document_is_all_a_client_needs(better_auth_with: Any, method: Any) -> None:
+    keys = "https://client.example/keys.json" if method == "private_key_jwt" else None
+    settings = Settings(
+        client_metadata_url="https://client.example/moorings.json", auth_method=method if keys else None
+    )
+    hosted = {settings.client_metadata_url: client_document(settings, [REDIRECT], jwks_uri=keys)}
+    if keys:
+        hosted[keys] = {"keys": [jose.Key(KEY).public]}
+    with better_auth_with(documents=hosted) as provider:
+        async with a_login(provider, settings=settings, signing_key=KEY if keys else None) as login:
+            http, metadata, client, first = login
+            assert (client.client_id, client.source) == (settings.client_metadata_url, "cimd")
+            assert client.auth_method == method
+            again = await refreshed(provider, http, metadata, client, first.refresh_token)
+            assert provider.ask(again.access_token.reveal())[0] == 200
+            assert provider.facts()["registered"] == 0
 
 
 @pytest.mark.parametrize("method", ["client_secret_basic", "client_secret_post", "private_key_jwt"])

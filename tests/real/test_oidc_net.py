@@ -42,9 +42,9 @@ async def test_a_slow_way_to_the_server_is_no_fault(provider_with: Any) -> None:
     "plan",
     [
         Plan(down=At(0, "blackhole")),  # no answer, ever
-        Plan(down=At(0, "reset")),
-        Plan(down=At(200, "reset")),  # cut in its headers, or after them
-        Plan(down=At(200, "close")),
+        Plan(down=At(1, "reset")),
+        Plan(down=At(200, "reset")),  # in its headers
+        Plan(down=At(1, "close")),
     ],
     ids=["silence", "reset", "cut", "closed"],
 )
@@ -63,15 +63,32 @@ async def test_f10_2_an_answer_lost_on_its_way_has_spent_the_token_and_says_so(
                         client,
                         refresh_token=first.refresh_token,
                         resource=provider.resource,
-                        deadline=soon(1.0 if plan.down and plan.down.do == "blackhole" else 10.0),
+                        deadline=soon(1.5 if plan.down == At(0, "blackhole") else 10.0),
                     )
                 error = caught.value
                 assert (error.code, error.transient, error.sent) == ("network", True, True)
-                await proxy.until(lambda each: not each.open)
+                await proxy.until(lambda each: each.links[0].swallowed and not each.open)
                 assert proxy.connections == 1  # a refresh is never sent twice by itself
             assert provider.facts()["success"] == before + 1
             with pytest.raises(GrantError, match="invalid_grant"):
                 await refreshed(provider, http, metadata, client, first.refresh_token)
+
+
+@pytest.mark.parametrize("how", ["reset", "close"])
+async def test_f10_2_half_a_token_answer_is_none(provider_with: Any, how: Any) -> None:
+    with provider_with() as provider:
+        async with a_login(provider) as (http, metadata, client, first):
+            async with TcpProxy(provider.port) as proxy:
+                far = through(proxy, metadata, provider)
+                second = await refreshed(provider, http, far, client, first.refresh_token)
+                whole = proxy.bytes_down
+                proxy.script(
+                    Plan(down=At(whole - 40, how))
+                )  # the next one is as long, and ends with its scope
+                with pytest.raises(GrantError) as caught:
+                    await refreshed(provider, http, far, client, second.refresh_token)
+                error = caught.value
+                assert (error.code, error.transient, error.sent) == ("network", True, True)
 
 
 async def test_f10_2_a_request_that_never_arrived_has_spent_nothing(provider_with: Any) -> None:

@@ -7,6 +7,7 @@
 //   path        path of the issuer (default "/api/auth", where it usually stands)
 //   clients     registered beforehand, as its administrators do; GET /-/clients gives their ids and secrets
 //   secret      what every client secret is
+//   documents   {URL: client ID metadata document, or keys}: what it finds there, without a network
 //   openid      false: a server of OAuth alone, whose metadata has one place less
 //   accessSeconds
 //
@@ -29,6 +30,7 @@ const { getAuthTables } = await load('@better-auth/core/dist/db/index.mjs');
 const { jwt } = await load('better-auth/dist/plugins/jwt/index.mjs');
 const { toNodeHandler, fromNodeHeaders } = await load('better-auth/dist/integrations/node.mjs');
 const { oauthProvider, oauthDeviceAuthorization } = await load('@better-auth/oauth-provider/dist/index.mjs');
+const { cimd } = await load('@better-auth/cimd/dist/index.mjs');
 const jose = await load('jose/dist/webapi/index.js');
 
 const origin = `http://127.0.0.1:${port}`;
@@ -68,6 +70,14 @@ const settings = {
       rateLimit: { token: false, authorize: false, introspect: false, revoke: false, register: false, userinfo: false },
       ...(options.secret ? { generateClientSecret: () => options.secret } : {}),
       silenceWarnings: { oauthAuthServerConfig: true, openidConfig: true },
+    }),
+    cimd({
+      metadataProfile: 'mcp-2026-07-28',
+      async fetchClientMetadataResource(url) {
+        const document = options.documents?.[url];
+        if (!document) throw new Error(`nothing at ${url}`);
+        return new Response(JSON.stringify(document), { headers: { 'content-type': 'application/json' } });
+      },
     }),
     oauthDeviceAuthorization({ verificationUri: '/device', interval: '1s' }),
   ],
