@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 from ._version import __version__
 
 if TYPE_CHECKING:
-    from .config import Bounds, HttpServer, StdioServer
+    from ._secret import Secret
+    from .config import AuthSettings, Bounds, CredentialSettings, HttpServer, StdioServer
     from .config.files import load as load_config
     from .errors import (
         AmbiguousDelivery,
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
         HttpDetail,
         MisuseError,
         MooringsError,
+        NeedsLogin,
         NotSent,
         Refused,
         RequiredServerMissing,
@@ -60,7 +62,8 @@ if TYPE_CHECKING:
     )
 
 _HOMES = {
-    "config": ("Bounds", "HttpServer", "StdioServer"),
+    "_secret": ("Secret",),
+    "config": ("AuthSettings", "Bounds", "CredentialSettings", "HttpServer", "StdioServer"),
     "errors": (
         "AmbiguousDelivery",
         "CallCancelled",
@@ -72,6 +75,7 @@ _HOMES = {
         "HttpDetail",
         "MisuseError",
         "MooringsError",
+        "NeedsLogin",
         "NotSent",
         "Refused",
         "RequiredServerMissing",
@@ -113,6 +117,7 @@ _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 __all__ = [
     "AmbiguousDelivery",
     "AsyncHost",
+    "AuthSettings",
     "Bounds",
     "CallCancelled",
     "CallError",
@@ -127,6 +132,7 @@ __all__ = [
     "CommandNotFound",
     "ConfigError",
     "CreateMessageResult",
+    "CredentialSettings",
     "ElicitResult",
     "GetPromptResult",
     "Handlers",
@@ -136,6 +142,7 @@ __all__ = [
     "HttpServer",
     "MisuseError",
     "MooringsError",
+    "NeedsLogin",
     "NotSent",
     "Prompt",
     "ReadResourceResult",
@@ -145,6 +152,7 @@ __all__ = [
     "Resource",
     "Root",
     "RunTimeout",
+    "Secret",
     "ServerDied",
     "ServerStatus",
     "Skill",
