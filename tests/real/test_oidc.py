@@ -163,6 +163,31 @@ async def test_f11_9_more_scopes_are_had_by_a_new_authorization_and_never_by_a_r
             assert provider.ask(again.access_token.reveal())[2]["scope"] == "a b"
 
 
+async def test_f11_9_a_client_that_is_held_to_its_scopes_does_not_stand_in_the_way_of_more(
+    provider_with: Any,
+) -> None:
+    with provider_with(heldToScopes=True) as provider:
+        metadata = metadata_of(provider)
+        few, more = ("a", "offline_access"), ("a", "b", "offline_access")
+        async with plain_http() as http:
+            client = await register(http, metadata, Settings(), REDIRECT, soon(), scopes=few)
+            with pytest.raises(LoginDenied) as caught:
+                await authorized(http, metadata, client, resource=provider.resource, scopes=more)
+            assert caught.value.code == "invalid_scope"
+            wider = await register(
+                http, metadata, Settings(), REDIRECT, soon(), stored=client, scopes=more, also=("c",)
+            )
+            assert wider.client_id != client.client_id and wider.scope == "a b offline_access c"
+            assert await authorized(http, metadata, wider, resource=provider.resource, scopes=more)
+            # It was registered for all that the resource has, so that the next one is for nothing.
+            for scopes in (few, ("c",)):
+                same = await register(
+                    http, metadata, Settings(), REDIRECT, soon(), stored=wider, scopes=scopes
+                )
+                assert same == wider
+            assert provider.facts()["registered"] == 2
+
+
 async def test_a_registration_whose_scopes_are_refused_is_made_without_them(provider_with: Any) -> None:
     with provider_with() as provider:
         metadata = metadata_of(provider)

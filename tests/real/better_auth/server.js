@@ -12,7 +12,7 @@
 //   accessSeconds
 //
 // Besides the provider: /sign-in and /consent for a browser; /rs wants a token for itself (Bearer or DPoP);
-// GET /-/forget-clients, /-/approve?code=C (the person types a device's code and says yes), /-/facts. No output but
+// GET /-/forget-clients, /-/expire (the tokens that the resource has seen), /-/approve?code=C (the person types a device's code and says yes), /-/facts. No output but
 // errors.
 
 import http from 'node:http';
@@ -150,6 +150,8 @@ async function servePage(url, request, response) {
 // --- the resource
 
 const keys = jose.createLocalJWKSet(await auth.api.getJwks());
+const seen = new Set();
+const expired = new Set();
 
 function refuse(response, scheme, error) {
   const challenge = error ? ` error="${error}",` : '';
@@ -161,6 +163,8 @@ function refuse(response, scheme, error) {
 async function serveResource(request, response) {
   const [scheme, value] = (request.headers.authorization ?? '').split(' ');
   if (!value) return refuse(response, 'Bearer', '');
+  if (expired.has(value)) return refuse(response, scheme, 'invalid_token');
+  seen.add(value);
   try {
     const { payload } = await jose.jwtVerify(value, keys, { issuer, audience: resource });
     if (payload.cnf?.jkt) {
@@ -197,6 +201,10 @@ const server = http.createServer(async (request, response) => {
     if (url.pathname === '/-/facts') return inJson(response, facts);
     if (url.pathname === '/-/forget-clients') {
       for (const table of ['oauthClient', 'oauthClientResource']) database[table].length = 0;
+      return inJson(response, facts);
+    }
+    if (url.pathname === '/-/expire') {
+      for (const token of seen) expired.add(token);
       return inJson(response, facts);
     }
     if (url.pathname === '/-/approve') {

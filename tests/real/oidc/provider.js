@@ -10,6 +10,7 @@
 //   scopes      scopes of the resources (default "a b c")
 //   accessSeconds, refreshSeconds, nonces (true: DPoP proofs need them), offlineOnly (refresh tokens only for
 //   offline_access), methods (token_endpoint_auth_methods)
+//   heldToScopes true: a client may register its scopes, and is held to them
 //   slash       true: it says that its issuer ends with a slash, of which the resource knows nothing
 //   places      where its metadata is, of "oauth", "openid-inserted", "openid-appended" (default: the first and the last)
 //   resourcePlaces  where that of the resource is, of "challenge" (the 401 names it), "path", "root" (default: the first
@@ -72,7 +73,7 @@ const provider = new Provider(options.slash ? `${issuer}/` : issuer, {
   clients: options.clients ?? [],
   clientAuthMethods: options.methods
     ?? ['none', 'client_secret_basic', 'client_secret_post', 'private_key_jwt'],
-  scopes: ['openid', 'offline_access'],
+  scopes: ['openid', 'offline_access', ...(options.heldToScopes ? scopes.split(' ') : [])],
   cookies: { keys: [randomBytes(16).toString('hex')] },
   findAccount: async (ctx, id) => ({ accountId: id, claims: async () => ({ sub: id }) }),
   rotateRefreshToken: true,
