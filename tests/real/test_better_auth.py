@@ -17,6 +17,7 @@ from moorings._secret import Secret
 from moorings.auth import dpop, grants, jose
 from moorings.auth.authorization import AuthorizationRequest
 from moorings.auth.faults import GrantError, LoginDenied, NeedsClient
+from moorings.auth.model import AuthMethod
 from moorings.auth.registration import client_document, register, unregister
 from tests.auth.grants_kit import REDIRECT, Settings, plain_http, soon
 from tests.real.logins import a_login, authorized, found, metadata_of, refreshed
@@ -26,7 +27,7 @@ pytestmark = pytest.mark.real
 
 HARD = "s+/=%&: ~*'\""
 KEY = jose.new_key()
-METHODS = ["none", "client_secret_basic", "client_secret_post"]
+METHODS: tuple[AuthMethod, ...] = ("none", "client_secret_basic", "client_secret_post")
 
 
 @pytest.mark.parametrize(("path", "openid"), [("/api/auth", True), ("/a/tenant/of/many", False)])
@@ -48,25 +49,24 @@ async def test_it_is_discovered_from_the_401_of_its_resource(
             assert provider.ask(tokens.access_token.reveal())[0] == 200
 
 
-@pytest.mark.parametrize("method", METHODS)
 async def test_f11_12_a_whole_login_with_rotation_and_the_end_of_a_reused_family(
-    better_auth_with: Any, method: Any
+    better_auth_with: Any,
 ) -> None:
     with better_auth_with(secret=HARD) as provider:
-        async with a_login(provider, settings=Settings(auth_method=method)) as login:
-            http, metadata, client, first = login
-            assert (client.auth_method, client.source) == (method, "dynamic")
-            assert (client.client_secret and client.client_secret.reveal()) == (
-                None if method == "none" else HARD
-            )
-            assert provider.ask(first.access_token.reveal())[2]["client"] == client.client_id
-            second = await refreshed(provider, http, metadata, client, first.refresh_token)
-            assert second.refresh_token not in (None, first.refresh_token)
-            assert provider.ask(second.access_token.reveal())[0] == 200
-            for token in (first.refresh_token, second.refresh_token):
-                with pytest.raises(GrantError) as caught:
-                    await refreshed(provider, http, metadata, client, token)
-                assert (caught.value.code, caught.value.transient) == ("invalid_grant", False)
+        for method in METHODS:
+            async with a_login(provider, settings=Settings(auth_method=method)) as login:
+                http, metadata, client, first = login
+                assert (client.auth_method, client.source) == (method, "dynamic")
+                secret = client.client_secret and client.client_secret.reveal()
+                assert secret == (None if method == "none" else HARD)
+                assert provider.ask(first.access_token.reveal())[2]["client"] == client.client_id
+                second = await refreshed(provider, http, metadata, client, first.refresh_token)
+                assert second.refresh_token not in (None, first.refresh_token)
+                assert provider.ask(second.access_token.reveal())[0] == 200
+                for token in (first.refresh_token, second.refresh_token):
+                    with pytest.raises(GrantError) as caught:
+                        await refreshed(provider, http, metadata, client, token)
+                    assert (caught.value.code, caught.value.transient) == ("invalid_grant", False)
 
 
 @pytest.mark.parametrize("method", ["none", "private_key_jwt"])
@@ -88,43 +88,43 @@ async def test_a_client_document_is_all_a_client_needs(better_auth_with: Any, me
             assert provider.facts()["registered"] == 0
 
 
-@pytest.mark.parametrize("method", ["client_secret_basic", "client_secret_post", "private_key_jwt"])
-async def test_f11_12_client_credentials_with_hard_secrets_and_with_a_key(
-    better_auth_with: Any, method: Any
-) -> None:
-    machine: dict[str, Any] = {
-        "grant_types": ["client_credentials"],
-        "response_types": [],
-        "token_endpoint_auth_method": method,
-        "scope": "a b",
-        "client_credentials_scopes": ["a", "b"],
-    }
-    keyed = method == "private_key_jwt"
-    if keyed:
-        machine["jwks"] = {"keys": [jose.Key(KEY).public]}
-    with better_auth_with(secret=HARD, clients=[machine]) as provider:
-        made = provider.lever("clients")[0]
-        settings = Settings(
-            client_id=made["client_id"], client_secret=None if keyed else Secret(HARD), auth_method=method
-        )
+async def test_f11_12_client_credentials_with_hard_secrets_and_with_a_key(better_auth_with: Any) -> None:
+    machines: list[dict[str, Any]] = [
+        {
+            "grant_types": ["client_credentials"],
+            "response_types": [],
+            "token_endpoint_auth_method": method,
+            "scope": "a b",
+            "client_credentials_scopes": ["a", "b"],
+        }
+        for method in ("client_secret_basic", "client_secret_post", "private_key_jwt")
+    ]
+    machines[-1]["jwks"] = {"keys": [jose.Key(KEY).public]}
+    with better_auth_with(secret=HARD, clients=machines) as provider:
         metadata = metadata_of(provider)
         async with plain_http() as http:
-            client = await register(http, metadata, settings, "", soon(), signing_key=KEY if keyed else None)
-
-            async def asked(resource: str) -> grants.TokenSet:
-                return await grants.client_credentials(
-                    http, metadata, client, scopes=("a", "b"), resource=resource, deadline=soon()
+            for made in provider.lever("clients"):
+                method = made["token_endpoint_auth_method"]
+                keyed = method == "private_key_jwt"
+                settings = Settings(
+                    client_id=made["client_id"],
+                    client_secret=None if keyed else Secret(HARD),
+                    auth_method=method,
                 )
-
-            tokens = await asked(provider.resource)
-            assert tokens.scopes == ("a", "b") and tokens.refresh_token is None
-            assert provider.ask(tokens.access_token.reveal())[2] == {
-                "client": client.client_id,
-                "scope": "a b",
-            }
-            with pytest.raises(GrantError, match=r'auth\.resource = "off"') as caught:
-                await asked("https://other.example/mcp")
-            assert caught.value.code == "invalid_target"
+                client = await register(
+                    http, metadata, settings, "", soon(), signing_key=KEY if keyed else None
+                )
+                tokens = await grants.client_credentials(
+                    http, metadata, client, scopes=("a", "b"), resource=provider.resource, deadline=soon()
+                )
+                assert tokens.scopes == ("a", "b") and tokens.refresh_token is None
+                said = {"client": client.client_id, "scope": "a b"}
+                assert provider.ask(tokens.access_token.reveal())[2] == said
+                with pytest.raises(GrantError, match=r'auth\.resource = "off"') as caught:
+                    await grants.client_credentials(
+                        http, metadata, client, scopes=(), resource="https://other.example", deadline=soon()
+                    )
+                assert caught.value.code == "invalid_target"
 
 
 async def test_f11_11_a_login_for_a_resource_that_the_server_does_not_know(better_auth_with: Any) -> None:
@@ -206,26 +206,24 @@ async def test_a_code_without_its_verifier_is_burnt(better_auth_with: Any) -> No
                 assert not caught.value.transient
 
 
-@pytest.mark.parametrize(("method", "status"), [("none", 400), ("client_secret_basic", 401)])
-async def test_f11_6_a_server_that_forgot_its_clients(
-    better_auth_with: Any, method: Any, status: int
-) -> None:
+async def test_f11_6_a_server_that_forgot_its_clients(better_auth_with: Any) -> None:
     with better_auth_with() as provider:
-        async with a_login(provider, settings=Settings(auth_method=method)) as login:
-            http, metadata, client, first = login
-            provider.lever("forget-clients")
-            with pytest.raises(GrantError) as caught:
-                await refreshed(provider, http, metadata, client, first.refresh_token)
-            error = caught.value
-            assert (error.code, error.transient, error.status) == ("invalid_client", False, status)
-            # A login with that client ends at a page of the server: no callback will ever come.
-            begun = AuthorizationRequest.begin(
-                metadata, client, redirect_uri=REDIRECT, resource=provider.resource, scopes=("a",)
-            )
-            assert not Browser().visit(begun.url, REDIRECT).startswith(REDIRECT)
-            fresh = await register(http, metadata, Settings(), REDIRECT, soon())
-            tokens = await authorized(http, metadata, fresh, resource=provider.resource, scopes=("a",))
-            assert provider.ask(tokens.access_token.reveal())[0] == 200
+        for method, status in zip(METHODS, (400, 401, 400), strict=True):
+            async with a_login(provider, settings=Settings(auth_method=method)) as login:
+                http, metadata, client, first = login
+                provider.lever("forget-clients")
+                with pytest.raises(GrantError) as caught:
+                    await refreshed(provider, http, metadata, client, first.refresh_token)
+                error = caught.value
+                assert (error.code, error.transient, error.status) == ("invalid_client", False, status)
+                # A login with that client ends at a page of the server: no callback will ever come.
+                begun = AuthorizationRequest.begin(
+                    metadata, client, redirect_uri=REDIRECT, resource=provider.resource, scopes=("a",)
+                )
+                assert not Browser().visit(begun.url, REDIRECT).startswith(REDIRECT)
+                fresh = await register(http, metadata, Settings(), REDIRECT, soon())
+                tokens = await authorized(http, metadata, fresh, resource=provider.resource, scopes=("a",))
+                assert provider.ask(tokens.access_token.reveal())[0] == 200
 
 
 async def test_f11_6_a_server_that_forgot_all_refuses_the_token_and_not_the_client(

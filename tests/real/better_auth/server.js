@@ -24,7 +24,7 @@ const [, , home, port, text] = process.argv;
 const options = JSON.parse(text || '{}');
 const load = (file) => import(pathToFileURL(path.join(home, 'node_modules', file)).href);
 
-const { betterAuth } = await load('better-auth/dist/index.mjs');
+const { betterAuth } = await load('better-auth/dist/auth/minimal.mjs');
 const { memoryAdapter } = await load('@better-auth/memory-adapter/dist/index.mjs');
 const { getAuthTables } = await load('@better-auth/core/dist/db/index.mjs');
 const { jwt } = await load('better-auth/dist/plugins/jwt/index.mjs');
