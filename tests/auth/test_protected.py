@@ -109,6 +109,20 @@ async def test_a_call_refused_for_scopes_again_and_again_is_a_matter_of_its_own(
             assert (await host.call("s__echo", {"text": "y"})).text == "y"
 
 
+async def test_calls_that_are_refused_for_scopes_in_vain_do_not_each_ask_a_person() -> None:
+    async with AuthFaults(on={"tools/call": MORE}) as server:
+        async with AsyncHost(
+            {"s": spec(server)}, state_dir=False, credentials=MEMORY, browser=browser
+        ) as host:
+            assert (await host.wait_ready(10)).all_ready, host.status()["s"].last_error
+            for tool in ("echo", "add", "effect", "read"):
+                with pytest.raises(NeedsLogin) as needed:
+                    await host.call(("s", tool), {"text": "x", "a": 1, "b": 1, "name": "x"})
+                assert needed.value.reason == "scope"
+            # The login, the scope that was asked for, and twice the same once more.
+            assert len(server.at("authorize")) == 4
+
+
 async def test_a_server_that_takes_none_of_its_tokens_does_not_send_a_person_to_a_browser_for_ever() -> None:
     async with AuthFaults(on=dict.fromkeys(FIRST, NO)) as server:
         async with AsyncHost(

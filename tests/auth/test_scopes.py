@@ -56,25 +56,39 @@ def test_f11_9_a_step_up_stays_under_the_ceiling() -> None:
 
 def test_f11_9_two_tries_for_an_operation_and_then_a_typed_error() -> None:
     tries = StepUps()
-    assert [tries.begin("r", "tools/call x") for _ in range(2)] == [1, 2]
+    assert [tries.begin("r", "tools/call x", more=True) for _ in range(2)] == [1, 2]
     with pytest.raises(StepUpRefused, match="after 2 new authorizations"):
-        tries.begin("r", "tools/call x")
-    assert tries.begin("r", "tools/call y") == 1
-    assert tries.begin("other", "tools/call x") == 1
+        tries.begin("r", "tools/call x", more=True)
+    assert tries.begin("r", "tools/call y", more=True) == 1
+    assert tries.begin("other", "tools/call x", more=True) == 1
     tries.succeeded("r", "tools/call x")
-    assert tries.begin("r", "tools/call x") == 1
-    tries.begin("r", "tools/call x")
+    assert tries.begin("r", "tools/call x", more=True) == 1
+    tries.begin("r", "tools/call x", more=True)
     tries.forget("r")
-    assert tries.begin("r", "tools/call x") == 1
+    assert tries.begin("r", "tools/call x", more=True) == 1
 
 
 def test_what_is_remembered_is_bounded() -> None:
     tries = StepUps(most_tries=1, most_operations=10)
     for n in range(50):
-        tries.begin("r", str(n))
-    assert len(tries._tries) == 10
+        tries.begin("r", str(n), more=True)
+        tries.begin(f"r{n}", "x", more=False)
+    assert len(tries._tries) == len(tries._vain) == 10
     with pytest.raises(StepUpRefused):
-        tries.begin("r", "49")
+        tries.begin("r49", "x", more=True)
+
+
+def test_a_step_up_that_asks_for_nothing_more_counts_for_all_operations() -> None:
+    tries = StepUps()
+    tries.begin("r", "a", more=True)
+    tries.begin("r", "a", more=False)
+    tries.begin("r", "b", more=False)
+    with pytest.raises(StepUpRefused, match="c was refused for its scopes after 2"):
+        tries.begin("r", "c", more=False)
+    assert tries.begin("r", "c", more=True) == 1
+    assert tries.begin("other", "c", more=False) == 1
+    tries.succeeded("r", "c")
+    assert tries.begin("r", "d", more=False) == 1
 
 
 @pytest.mark.parametrize(

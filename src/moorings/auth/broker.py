@@ -55,6 +55,8 @@ FIRST_PAUSE, LONGEST_PAUSE = 1.0, 300.0
 """Seconds after something that failed for a passing reason; they double."""
 NO_WAY_PAUSE = 30.0
 """Seconds after an attempt to get a new credential that failed for good; a person may have mended it by then."""
+MOST_ANEW, ANEW_WITHIN = 2, 600.0
+"""New credentials in so many seconds for a server that refuses new ones."""
 CLIENT_FAILURES = 2
 """Times in a row that a server does not know the client, until it is believed."""
 
@@ -174,6 +176,7 @@ class _Entry:
     """What is known of one subject. Read from any thread; written on the broker's own loop alone."""
 
     __slots__ = (
+        "anew",
         "changed",
         "client_failures",
         "clock",
@@ -202,6 +205,8 @@ class _Entry:
         self.not_before = float("-inf")
         """By the steady clock: when what failed may be tried again."""
         self.pause = 0.0
+        self.anew: list[float] = []
+        """By the steady clock: when a new credential was got though the one before was new."""
         self.client_failures = 0
         """How often in a row the server did not know the client."""
         self.changed: set[Callable[[], None]] = set()
@@ -424,10 +429,15 @@ class Broker:
             return operation
 
     async def _work(self, entry: _Entry, version: int | None, ask: Ask | None) -> Credential | None:
-        store = await self._opened()
+        if not entry.loaded and self._steady() < entry.not_before and entry.failure is not None:
+            raise entry.failure
+        try:
+            store = await self._opened()
+            if not entry.loaded:
+                await self._look(store, entry)
+        except Postponed as error:
+            raise self._put_off(entry, error) from error.__cause__
         entry.flow = self._flow(entry.subject)
-        if not entry.loaded:
-            await self._look(store, entry)
         current = entry.current
         if current is None:
             if ask is None:
@@ -500,10 +510,18 @@ class Broker:
         if flow is None or not flow.able:
             entry.failure = NeedsPerson(why)
             raise entry.failure
+        if ask.anew:
+            # A server that takes nothing must not send a person to a browser with each call.
+            now = self._steady()
+            entry.anew = [each for each in entry.anew if now - each < ANEW_WITHIN]
+            if len(entry.anew) >= MOST_ANEW:
+                raise NeedsPerson(Gone("the server takes none of the tokens that it sends us for"))
+            entry.anew.append(now)
         try:
             if ask.insufficient and current is not None:
                 ask = msgspec.structs.replace(ask, scopes=flow.scopes_for(current, ask.scopes))
-                self._step_ups.begin(entry.subject.resource, ask.operation)
+                more = not set(ask.scopes) <= set(current.requested_scopes)
+                self._step_ups.begin(entry.subject.resource, ask.operation, more=more)
             fresh = await flow.obtain(store, ask, current)
         except StepUpRefused:
             # It says nothing of the credential, which serves other operations.

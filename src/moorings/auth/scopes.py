@@ -92,37 +92,50 @@ def step_up(
 
 
 class StepUps:
-    """Which authorizations did not help, by resource and operation. Made and used by one broker, in its loop."""
+    """Which authorizations did not help, by resource and operation. Made and used by one broker, in its loop.
+
+    One that asks for nothing more than was asked before counts for the resource as a whole, too: what did not help one
+    operation will not help the next.
+    """
 
     def __init__(self, most_tries: int = MOST_TRIES, most_operations: int = MOST_OPERATIONS) -> None:
         self._most_tries = most_tries
         self._most_operations = most_operations
         self._tries: OrderedDict[tuple[str, str], int] = OrderedDict()
+        self._vain: OrderedDict[str, int] = OrderedDict()
+        """By resource: those that asked for nothing more."""
 
-    def begin(self, resource: str, operation: str) -> int:
-        """Count a step-up for this operation; gives its number.
+    def begin(self, resource: str, operation: str, *, more: bool) -> int:
+        """Count a step-up for this operation; gives its number. ``more``: it asks for what was not asked before.
 
         Raises:
             StepUpRefused: it was tried often enough.
         """
         at = (resource, operation)
         tries = self._tries.get(at, 0)
-        if tries >= self._most_tries:
+        vain = 0 if more else self._vain.get(resource, 0)
+        if max(tries, vain) >= self._most_tries:
             raise StepUpRefused(
-                f"{operation} was refused for its scopes after {tries} new authorizations",
+                f"{operation} was refused for its scopes after {max(tries, vain)} new authorizations",
                 fix="the account may lack the right to it; log in again to try anew",
             )
         self._tries[at] = tries + 1
         self._tries.move_to_end(at)
-        while len(self._tries) > self._most_operations:
-            self._tries.popitem(last=False)
+        if not more:
+            self._vain[resource] = vain + 1
+            self._vain.move_to_end(resource)
+        for counted in (self._tries, self._vain):
+            while len(counted) > self._most_operations:
+                counted.popitem(last=False)
         return tries + 1
 
     def succeeded(self, resource: str, operation: str) -> None:
         """It ran: the count begins anew."""
         self._tries.pop((resource, operation), None)
+        self._vain.pop(resource, None)
 
     def forget(self, resource: str) -> None:
         """A new login: everything may be tried again there."""
+        self._vain.pop(resource, None)
         for at in [at for at in self._tries if at[0] == resource]:
             del self._tries[at]

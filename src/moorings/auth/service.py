@@ -25,6 +25,7 @@ from .challenge import parse_challenges
 from .dpop import Nonces, Prover
 from .flows import Account, AccountFlow
 from .http import AuthHttp, on_this_machine
+from .renewal import Postponed
 from .scopes import parse_scope
 
 if TYPE_CHECKING:
@@ -176,8 +177,14 @@ class Access:
         return not self._joined or self._broker.has_none(self.subject)
 
     async def bearer(self, until: float) -> Bearer | None:
-        """See ``Broker.bearer``."""
-        return None if self.has_none else await self._broker.bearer(self.subject, until)
+        """See ``Broker.bearer``. Where the store cannot be read, and nothing is known, there is none for now: what
+        needs no token must not depend on it, and what does is refused and asks again."""
+        try:
+            return None if self.has_none else await self._broker.bearer(self.subject, until)
+        except Postponed:
+            if self.known is not None:
+                raise
+            return None
 
     async def refused(self, bearer: Bearer | None, until: float, ask: Ask) -> Bearer:
         """See ``Broker.refused``."""
@@ -186,7 +193,12 @@ class Access:
 
     def wait_bearer(self, timeout: float) -> Bearer | None:
         """As ``bearer``, for a thread without a loop."""
-        return None if self.has_none else self._broker.wait_bearer(self.subject, timeout)
+        try:
+            return None if self.has_none else self._broker.wait_bearer(self.subject, timeout)
+        except Postponed:
+            if self.known is not None:
+                raise
+            return None
 
     def wait_refused(self, bearer: Bearer | None, timeout: float, ask: Ask) -> Bearer:
         """As ``refused``, for a thread without a loop."""
