@@ -86,6 +86,14 @@ SCENARIOS: dict[str, tuple[str, ...]] = {
     ),
 }
 """Every client scenario, and the runs it belongs to."""
+ALONE = [
+    (name, run)
+    for name, runs in SCENARIOS.items()
+    for run in runs
+    if run != "bare" or len(runs) == 1 or not name.startswith("auth/")
+]
+"""What is run alone. With none named, a scenario takes one of the revisions it belongs to: not done twice for the many
+of ``auth/``, which the suite with none named runs, too."""
 NOT_THEIRS = {
     **{name: "has no skills" for name in SCENARIOS if name.startswith("sep-2640")},
     **{name: "has no DPoP" for name in SCENARIOS if name.startswith("auth/dpop")},
@@ -242,10 +250,9 @@ def read(out: Path, run: str) -> Iterator[tuple[str, Outcome]]:
 
 
 def all_alone(client: list[str], folder: Path) -> dict[tuple[str, str], Outcome]:
-    wanted = [(scenario, run) for scenario, runs in SCENARIOS.items() for run in runs]
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        outcomes = list(pool.map(lambda pair: alone(*pair, client, folder), wanted))
-    return dict(zip(wanted, outcomes, strict=True))
+        outcomes = list(pool.map(lambda pair: alone(*pair, client, folder), ALONE))
+    return dict(zip(ALONE, outcomes, strict=True))
 
 
 # --- telling ----------------------------------------------------------------------------------------------------------
