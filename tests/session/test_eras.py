@@ -246,6 +246,37 @@ async def test_a_modern_server_that_is_slow_to_answer_the_probe(tmp_path: Path, 
     assert [v for v in log.violations() if "(initialize)" not in v] == []
 
 
+@pytest.mark.parametrize("answer", ["slow:0.6", "silent"])
+async def test_a_server_that_shakes_hands_on_a_revision_without_a_handshake_is_modern(
+    tmp_path: Path, answer: str
+) -> None:
+    """Once it was slow to answer the probe: it is asked again, and not told that there is nothing in common."""
+    host, log = scripted(tmp_path, era="dual", revision="2026-07-28", on_probe=[answer, "ok"], bounds=PROBE)
+    async with host:
+        assert (await host.wait_ready()).ready == ("s",)
+        assert host.status()["s"].era == "modern"
+        assert (await host.call("s__echo", {"text": "x"})).text == "x"
+    assert "notifications/initialized" not in log.methods() and log.violations() == []
+
+
+async def test_a_late_modern_error_to_the_probe_counts_where_the_handshake_cannot_be_read(
+    tmp_path: Path,
+) -> None:
+    host, log = scripted(
+        tmp_path,
+        era="modern",
+        start_delay=0.8,
+        on_probe="error:-32021",
+        on_initialize="malformed:string",
+        bounds=PROBE,
+    )
+    async with host:
+        assert (await host.wait_ready()).ready == ("s",)
+        assert host.status()["s"].era == "modern"
+        assert (await host.call("s__echo", {"text": "x"})).text == "x"
+    assert "notifications/initialized" not in log.methods()
+
+
 async def test_a_dual_server_that_answers_the_probe_late_stays_with_the_handshake_for_this_process(
     remembering: Remembering,
 ) -> None:

@@ -22,7 +22,6 @@ from ..wire.eras import (
     METHOD_NOT_FOUND,
     MODERN_ERRORS,
     MODERN_REVISIONS,
-    UNSUPPORTED_VERSION,
     Era,
     VerdictKind,
     client_capabilities,
@@ -70,6 +69,10 @@ class _Unsuitable(Exception):
     def __init__(self, error: CallError | StartError) -> None:
         super().__init__(str(error))
         self.error = error
+
+
+class _ModernAnswer(_Unsuitable):
+    """It shook hands on a revision that has no handshake."""
 
 
 async def negotiate(
@@ -214,9 +217,12 @@ class _Talk:
             # Nothing else is left to try: a server that was merely slow may still show that it is modern.
             left = max(0.0, self._deadline - self._loop.time())
             await asyncio.wait({pending.future}, timeout=left / 2)
-            if pending.done and pending.future.exception() is None:
+            late_error = pending.future.exception() if pending.done else None
+            if pending.done and late_error is None:
                 return await self._after_probe_result(bytes(pending.future.result()), LATEST_MODERN)
-            if unsuitable.error.__class__ is Refused and _rpc(unsuitable.error).code == UNSUPPORTED_VERSION:
+            if isinstance(late_error, Refused) and _rpc_code(late_error) in MODERN_ERRORS:
+                return await self._after_probe_error(late_error, LATEST_MODERN)
+            if isinstance(unsuitable, _ModernAnswer) or _rpc_code(unsuitable.error) in MODERN_ERRORS:
                 return await self.discover_only()
             raise self.refused(unsuitable.error) from None
         finally:
@@ -312,6 +318,8 @@ class _Talk:
                 f"its answer to initialize cannot be read: {error}", server=session.server
             )
             raise _Unsuitable(unreadable) from None
+        if result.protocol_version in MODERN_REVISIONS:
+            raise _ModernAnswer(self._nothing_in_common((result.protocol_version,)))
         if result.protocol_version not in HANDSHAKE_REVISIONS:
             raise self._nothing_in_common((result.protocol_version,))
         session.settle(Era.HANDSHAKE, result.protocol_version)
@@ -363,7 +371,7 @@ def _decides(error: CallError) -> bool:
     return kind is not ProbeKind.AUTHORIZE
 
 
-def _rpc_code(error: CallError) -> int | None:
+def _rpc_code(error: CallError | StartError) -> int | None:
     return error.rpc_code if isinstance(error, Refused) else None
 
 
