@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import subprocess
 import sys
 import threading
@@ -12,6 +13,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import httpx
 import httpx2
+import msgspec
 import pytest
 
 from moorings import (
@@ -25,8 +27,11 @@ from moorings import (
     WrongLoopError,
 )
 from moorings.adapters.httpx_auth import MooringsAuth
+from moorings.auth.model import Credential, decode_credential, encode_credential
+from moorings.auth.renewal import about
+from moorings.store.files import FileStore
 from tests.adapters.httpx_kit import LIBRARIES, TOLD, ByHand, call, logged_in, made, message, request, text_of
-from tests.faults.auth_server import AuthFaults, claims_of, in_thread
+from tests.faults.auth_server import AuthFaults, claims_of, consent, in_thread
 from tests.host.kit import child_environment
 
 both = pytest.mark.parametrize("library", LIBRARIES)
@@ -262,8 +267,6 @@ async def test_more_scopes_for_one_operation(tmp_path: Path) -> None:
     async with AuthFaults(session=False, needs={"effect": "write"}) as server:
 
         async def browser(url: str) -> str:
-            from tests.faults.auth_server import consent
-
             asked.append(parse_qs(urlsplit(url).query).get("scope", [""])[0])
             return await consent(url)
 
@@ -326,6 +329,45 @@ async def test_e_a_secret_that_was_registered_without_a_method(method: str, tmp_
             ("authorization" in seen.headers, b"client_secret=" in seen.body) for seen in server.at("token")
         ]
         assert sent == [(method == "client_secret_basic", method == "client_secret_post")] * 3
+
+
+@pytest.mark.parametrize("said", [None, "none"])
+@pytest.mark.parametrize("method", ["client_secret_basic", "client_secret_post"])
+async def test_e_a_secret_that_lies_in_the_store_without_a_method(
+    method: str, said: Any, tmp_path: Path
+) -> None:
+    """As another program, or an older release, may have left it: it is read as what it is, and written so."""
+    script: dict[str, Any] = {
+        "register_method": method,
+        "metadata": {"token_endpoint_auth_methods_supported": [method]},
+    }
+    async with AuthFaults(session=False, **script) as server:
+        await logged_in(server, tmp_path)
+        for credential in await stored(tmp_path):
+            client = msgspec.structs.replace(credential.registration, auth_method=said)
+            await store(tmp_path, msgspec.structs.replace(credential, registration=client))
+        async with made(server, tmp_path, browser=None) as auth, httpx.AsyncClient(auth=auth) as client:
+            assert await call(client, server) == "x"
+        (credential,) = await stored(tmp_path)
+        assert credential.registration.auth_method == method
+        (refresh,) = [form for form in server.grants() if form["grant_type"] == "refresh_token"]
+        assert ("client_secret" in refresh) == (method == "client_secret_post")
+        assert not server.violations
+
+
+async def stored(folder: Path) -> list[Credential]:
+    """The credentials in a folder."""
+    async with contextlib.aclosing(FileStore(folder / "logins")) as files:
+        values = [await files.load(each.key) for each in await files.keys() if each.about.get("resource")]
+    return [decode_credential(value) for value in values if value is not None]
+
+
+async def store(folder: Path, credential: Credential) -> None:
+    """Write one, as it is."""
+    async with contextlib.aclosing(FileStore(folder / "logins")) as files:
+        key = credential.key.digest()
+        async with files.lock(key, asyncio.get_running_loop().time() + 10) as lease:
+            await files.save(key, encode_credential(credential), lease, about=about(credential))
 
 
 def keep_method(server: AuthFaults, method: str) -> None:
@@ -398,6 +440,9 @@ import sys
 import httpx
 from moorings import AuthSettings, CredentialSettings
 from moorings.adapters.httpx_auth import MooringsAuth
+from moorings.auth.model import Credential, decode_credential, encode_credential
+from moorings.auth.renewal import about
+from moorings.store.files import FileStore
 
 url, issuer, folder = sys.argv[1:]
 auth = MooringsAuth(
@@ -453,10 +498,9 @@ def test_a_program_that_never_closes_it_ends_in_silence(what: str, answers: int,
         assert len(server.grants("client_credentials")) == 1
 
 
-async def test_logins_that_are_kept_in_memory_alone(tmp_path: Path) -> None:
+async def test_logins_that_are_kept_in_memory_alone() -> None:
     async with AuthFaults(session=False) as server:
         for _ in range(2):
-            auth = made(server, tmp_path, state_dir=False)
             auth = MooringsAuth(
                 server.url, auth=machine(server), credentials=CredentialSettings(store="memory")
             )

@@ -75,6 +75,20 @@ async def test_b_what_goes_through_a_flow_stays_what_it_is(library: Any, tmp_pat
             ]
 
 
+def test_b_two_blocking_flows_in_every_order(tmp_path: Path) -> None:
+    with in_thread(session=False) as server, made(server, tmp_path) as auth:
+        assert BlockingByHand(auth, server).run() == 200
+        for number, order in enumerate(ORDERS, 1):
+            server.expire()
+            flows = {"a": BlockingByHand(auth, server), "b": BlockingByHand(auth, server)}
+            for name in order:
+                if not flows[name].done:
+                    flows[name].step()
+            assert [flow.run() for flow in flows.values()] == [200, 200], order
+            assert len(server.grants("refresh_token")) == number, order
+        assert server.revoked_by_reuse == 0
+
+
 async def own_task(flow: ByHand) -> None:
     await flow.flow.aclose()
 
@@ -99,6 +113,7 @@ ENDS = [own_task, other_task, other_thread, nobody]
 async def test_b_one_is_left_in_the_middle_and_the_other_completes(
     end: Callable[[ByHand], Any], steps: int, tmp_path: Path
 ) -> None:
+    """P3: closed in its own task, in another one or in another thread, or never resumed."""
     async with AuthFaults(session=False) as server:
         await logged_in(server, tmp_path)
         async with made(server, tmp_path) as auth:
@@ -217,7 +232,7 @@ async def test_c_a_flow_that_is_abandoned_in_the_middle(held: str, before: bool,
 
 
 async def test_d_a_request_does_not_wait_for_another(tmp_path: Path) -> None:
-    """Sixteen are under way at once: none is answered before all are there."""
+    """P4: sixteen are under way at once: none is answered before all are there."""
     async with AuthFaults(session=False) as server:
         await logged_in(server, tmp_path)
         async with made(server, tmp_path) as auth, httpx.AsyncClient(auth=auth, timeout=30) as client:
