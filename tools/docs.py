@@ -24,7 +24,7 @@ import msgspec
 
 from moorings import errors
 from moorings.cli import exit_codes
-from moorings.config import http_spec, keys, spec
+from moorings.config import auth_spec, credential_spec, http_spec, keys, spec
 from moorings.config.bounds import BOUNDS
 from moorings.host import loop_thread
 from moorings.host.async_host import DEFAULT_STARTING, AsyncHost
@@ -138,6 +138,24 @@ def http_keys() -> str:
     return keys_table(http_spec, "HttpServer")
 
 
+def auth_keys() -> str:
+    """The settings of OAuth of such a server."""
+    return keys_table(auth_spec, "AuthSettings", without=("unresolved",))
+
+
+def foreign_auth_keys() -> str:
+    """Keys of other products in such a table, and what is done about each."""
+    rows = [f"| `{key}` | read as `{ours}` |" for key, ours in keys.AUTH_ALIASES.items()]
+    rows += [f"| `{key}` | {text} |" for key, text in keys.AUTH_SPECIAL.items()]
+    rows += [f"| `{key}` | an error that names `{ours}` |" for key, ours in keys.RENAMED_AUTH_KEYS.items()]
+    return "\n".join(["| key | what is done |", "|---|---|", *sorted(rows, key=str.casefold), ""])
+
+
+def credential_keys() -> str:
+    """The keys of ``[credentials]``."""
+    return keys_table(credential_spec, "CredentialSettings")
+
+
 def keys_table(module: object, class_name: str, without: tuple[str, ...] = ()) -> str:
     """Key, default and sentence of the fields that a specification has itself."""
     kind = getattr(module, class_name)
@@ -156,7 +174,13 @@ def default_of(field: msgspec.structs.FieldInfo) -> str:
     value = field.default if field.default is not msgspec.NODEFAULT else field.default_factory()
     if isinstance(value, bool):
         return f"`{str(value).lower()}`"
-    return f"`{value}`" if isinstance(value, str) else "none"
+    return (
+        f"`{value:g}`"
+        if isinstance(value, int | float)
+        else f"`{value}`"
+        if isinstance(value, str)
+        else "none"
+    )
 
 
 def foreign_keys() -> str:
@@ -167,7 +191,7 @@ def foreign_keys() -> str:
             rows.append(f"| `{key}` | read as `url`{f', transport `{transport}`' if transport else ''} |")
     renamed = {**keys.RENAMED_KEYS, **keys.RENAMED_HTTP_KEYS}
     rows += [f"| `{key}` | an error that names `{ours}` |" for key, ours in renamed.items()]
-    rows += [f"| `{key}` | an error: logins (OAuth) come in a later release |" for key in keys.LOGIN_KEYS]
+    rows += [f"| `{key}` | {text} |" for key, text in keys.LOGIN_KEYS.items()]
     rows += [f"| `{key}` | left alone: it changes nothing here |" for key in keys.IGNORED_KEYS]
     return "\n".join(["| key | what is done |", "|---|---|", *sorted(rows, key=str.casefold), ""])
 
@@ -278,6 +302,9 @@ PARTS = {
     "shared-keys": shared_keys,
     "stdio-keys": stdio_keys,
     "http-keys": http_keys,
+    "auth-keys": auth_keys,
+    "foreign-auth-keys": foreign_auth_keys,
+    "credential-keys": credential_keys,
     "foreign-keys": foreign_keys,
     "transport-words": transport_words,
     "error-tree": error_tree,

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 from ._version import __version__
 
 if TYPE_CHECKING:
-    from .config import Bounds, HttpServer, StdioServer
+    from ._secret import Secret
+    from .config import AuthSettings, Bounds, CredentialSettings, HttpServer, StdioServer
     from .config.files import load as load_config
     from .errors import (
         AmbiguousDelivery,
@@ -60,7 +61,8 @@ if TYPE_CHECKING:
     )
 
 _HOMES = {
-    "config": ("Bounds", "HttpServer", "StdioServer"),
+    "_secret": ("Secret",),
+    "config": ("AuthSettings", "Bounds", "CredentialSettings", "HttpServer", "StdioServer"),
     "errors": (
         "AmbiguousDelivery",
         "CallCancelled",
@@ -113,6 +115,7 @@ _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 __all__ = [
     "AmbiguousDelivery",
     "AsyncHost",
+    "AuthSettings",
     "Bounds",
     "CallCancelled",
     "CallError",
@@ -127,6 +130,7 @@ __all__ = [
     "CommandNotFound",
     "ConfigError",
     "CreateMessageResult",
+    "CredentialSettings",
     "ElicitResult",
     "GetPromptResult",
     "Handlers",
@@ -145,6 +149,7 @@ __all__ = [
     "Resource",
     "Root",
     "RunTimeout",
+    "Secret",
     "ServerDied",
     "ServerStatus",
     "Skill",

@@ -1,4 +1,5 @@
-"""What of a URL may be shown: the one place of that decision, for configurations, errors, logs and reprs alike.
+"""What of a URL may be shown, and which hosts are this machine: the one place of these decisions, for configurations,
+connections, errors, logs and reprs alike.
 
 A URL may hold secrets as its user and password, as values of its query, and as a part of its path, where many hosted
 servers put a key. Pure; no name is looked up.
@@ -6,16 +7,28 @@ servers put a key. Pure; no name is looked up.
 
 from __future__ import annotations
 
+import ipaddress
 import re
 from urllib.parse import urljoin, urlsplit
 
-__all__ = ["KEY_IN_PATH", "PROXY_SCHEMES", "shown_target", "shown_url"]
+__all__ = [
+    "KEY_IN_PATH",
+    "PROXY_SCHEMES",
+    "Address",
+    "address_of",
+    "is_loopback",
+    "plain_host",
+    "shown_target",
+    "shown_url",
+]
 
 PROXY_SCHEMES = ("http", "https", "socks5", "socks5h")
 """``socks5`` looks the server's name up here, ``socks5h`` at the proxy."""
 
 KEY_IN_PATH = re.compile(r"(?=[^/]*[0-9])[\w.~%=+:@-]{20,}")
 """A part of a path that may be a key: long, and with a digit in it."""
+
+Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 _MOST_SHOWN = 300
 """Characters of a URL in a text."""
@@ -46,6 +59,31 @@ def shown_target(url: str, location: str) -> str:
         return shown_url(urljoin(url, location))
     except ValueError:
         return "(a URL that cannot be read)"
+
+
+def is_loopback(host: str) -> bool:
+    """True for the names and addresses of this machine itself; nothing is looked up."""
+    host = plain_host(host)
+    if host == "localhost" or host.endswith(".localhost"):
+        return True
+    address = address_of(host)
+    return address is not None and address.is_loopback
+
+
+def plain_host(host: str) -> str:
+    """A host without brackets and the dot at its end, in small letters."""
+    return host.strip("[]").rstrip(".").lower()
+
+
+def address_of(host: str) -> Address | None:
+    """The address a host is, or None if it is a name; IPv4 that stands in IPv6 is that of version 4."""
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return None
+    if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
+        return address.ipv4_mapped
+    return address
 
 
 def _without_value(pair: str) -> str:

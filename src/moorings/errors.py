@@ -17,6 +17,7 @@
     ├── SkillMismatch                  a file of a skill is not what its entry says
     └── CallError                      how a call ended, if not with a result (law 4)
         ├── Refused                    the server said no, or it was turned away before it ran
+        │   └── NeedsLogin             ... as it wants a login that there is not
         ├── NotSent                    it never left: safe to repeat
         ├── AmbiguousDelivery          sent, no answer: the effect may have happened
         ├── CallTimeout                its limit passed (also a TimeoutError)
@@ -41,6 +42,7 @@ __all__ = [
     "HttpDetail",
     "MisuseError",
     "MooringsError",
+    "NeedsLogin",
     "NotSent",
     "Refused",
     "RequiredServerMissing",
@@ -207,6 +209,8 @@ class StartError(MooringsError):
         """The HTTP answer that was the cause, if one was."""
         self.rpc_code: int | None = None
         """The code of the JSON-RPC error by which the server refused, if it did."""
+        self.needs = ""
+        """What a person must do first, as ``NeedsLogin.reason`` says; empty if it is not that."""
 
     def __str__(self) -> str:
         where = f"server {self.server!r}: " if self.server else ""
@@ -379,6 +383,28 @@ class Refused(CallError):
         """The peer's JSON-RPC error code; None if the refusal is not an error of the peer's."""
         self.data = data
         """The peer's error data, decoded."""
+
+
+class NeedsLogin(Refused):
+    """The server wants a login, and there is none that it takes. It did not run; nothing is tried again by itself."""
+
+    code = "MOOR_NEEDS_LOGIN"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        reason: str,
+        server: str | None = None,
+        tool: str | None = None,
+        elapsed: float = 0.0,
+        fix: str | None = None,
+    ) -> None:
+        super().__init__(message, server=server, tool=tool, sent=False, elapsed=elapsed, fix=fix)
+        self.reason = reason
+        """``login`` (nobody has logged in), ``expired``, ``revoked`` or ``lost`` (the login is over), ``scope`` (it is
+        good, and not for this), ``denied``, ``client`` (who we are must be configured), ``server`` (where to log in
+        must be), ``package`` (something must be installed)."""
 
 
 class NotSent(CallError):

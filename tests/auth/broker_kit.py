@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any
 
 import msgspec
 
 from moorings._secret import Secret
-from moorings.auth.broker import Broker, Subject
+from moorings.auth.broker import Ask, Broker, Subject
 from moorings.auth.faults import GrantError
 from moorings.auth.grants import TokenSet, merged
 from moorings.auth.model import (
@@ -24,7 +24,8 @@ from moorings.auth.model import (
     encode_credential,
 )
 from moorings.auth.renewal import about
-from moorings.store.credentials import Lease, LockTimeout, StoredKey, StoreError
+from moorings.auth.scopes import step_up
+from moorings.store.credentials import CredentialStore, Lease, LockTimeout, StoredKey, StoreError
 
 ISSUER, RESOURCE = "https://as.example", "https://mcp.example/mcp"
 SUBJECT = Subject(LOCAL, RESOURCE)
@@ -188,6 +189,43 @@ class TokenEndpoint:
         return merged(credential, tokens, now=sent)
 
 
+class EndpointFlow:
+    """A flow over a token endpoint; ``first`` gets a credential without a person, where it is given."""
+
+    def __init__(
+        self,
+        endpoint: TokenEndpoint,
+        first: Callable[[Ask, Credential | None], Awaitable[Credential]] | None = None,
+    ) -> None:
+        self.endpoint = endpoint
+        self.first = first
+        self.clients_gone = 0
+
+    @property
+    def alone(self) -> bool:
+        return self.first is not None
+
+    @property
+    def able(self) -> bool:
+        return self.first is not None
+
+    def renewable(self, credential: Credential) -> bool:
+        return credential.refresh_token is not None
+
+    async def refresh(self, credential: Credential) -> Credential:
+        return await self.endpoint.refresh(credential)
+
+    def scopes_for(self, credential: Credential, challenged: tuple[str, ...]) -> tuple[str, ...]:
+        return step_up(credential.requested_scopes, challenged)
+
+    async def obtain(self, store: CredentialStore, ask: Ask, known: Credential | None) -> Credential:
+        assert self.first is not None
+        return await self.first(ask, known)
+
+    async def client_is_gone(self, store: CredentialStore, credential: Credential) -> None:
+        self.clients_gone += 1
+
+
 class Killed(BaseException):
     """Stands for the death of the process in this step: nothing that follows it runs."""
 
@@ -212,8 +250,9 @@ def broker(shared: Shared, endpoint: TokenEndpoint, clock: Clock, **options: Any
         return store
 
     options.setdefault("draw", lambda: 0.5)
+    flow = options.pop("flow", None) or EndpointFlow(endpoint, options.pop("first", None))
     made = Broker(
-        opened, refresh=endpoint.refresh, wall=lambda: clock.wall, steady=lambda: clock.steady, **options
+        opened, flow=lambda subject: flow, wall=lambda: clock.wall, steady=lambda: clock.steady, **options
     )
     return made, store
 

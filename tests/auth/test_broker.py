@@ -14,13 +14,15 @@ from hypothesis import strategies as st
 
 from moorings._secret import Secret
 from moorings.auth.broker import MARGIN, Bearer, Broker, due_at, usable
-from moorings.auth.faults import GrantError
+from moorings.auth.faults import GrantError, NeedsPerson
 from moorings.auth.http import AuthNetError
 from moorings.auth.renewal import ClientGone, Dead, Gone, Postponed
+from moorings.errors import MisuseError
 from tests.auth.broker_kit import (
     KEY,
     SUBJECT,
     Clock,
+    EndpointFlow,
     Killed,
     Shared,
     Store,
@@ -66,8 +68,9 @@ async def test_without_a_credential_there_is_no_bearer_and_a_refusal_says_so() -
     made, _ = broker(Shared(), TokenEndpoint(Clock()), Clock())
     with used(made):
         assert await made.bearer(SUBJECT, soon()) is None
-        with pytest.raises(Gone):
+        with pytest.raises(NeedsPerson) as needed:
             await made.refused(SUBJECT, None, soon())
+        assert isinstance(needed.value.why, Gone)
 
 
 def test_f10_1_threads_and_loops_that_find_it_expired_cause_one_request() -> None:
@@ -235,16 +238,32 @@ async def test_a_refusal_after_somebody_was_faster_is_none() -> None:
     assert shared.credential() == newer
 
 
-async def test_a_client_that_is_not_known_takes_nothing_away() -> None:
+async def test_a_client_that_is_not_known_once_costs_nothing_and_twice_all_that_is_bound_to_it() -> None:
     shared, endpoint, clock = stage()
     before = shared.credential()
     clock.pass_by(3600)
-    endpoint.errors = [GrantError("invalid_client", status=401)]
-    made, _ = broker(shared, endpoint, clock)
+    endpoint.errors = [GrantError("invalid_client", status=401) for _ in range(2)]
+    flow = EndpointFlow(endpoint)
+    made, _ = broker(shared, endpoint, clock, flow=flow)
     with used(made):
+        with pytest.raises(Postponed):
+            await made.bearer(SUBJECT, soon())
+        assert shared.credential() == before and not flow.clients_gone
+        clock.pass_by(10)
         with pytest.raises(ClientGone):
             await made.bearer(SUBJECT, soon())
-    assert shared.credential() == before
+    assert flow.clients_gone == 1
+
+
+async def test_an_exit_in_the_thread_costs_what_was_under_way_and_no_more() -> None:
+    shared, endpoint, clock = stage()
+    clock.pass_by(3600)
+    endpoint.errors = [Killed()]  # type: ignore[list-item]
+    made, _ = broker(shared, endpoint, clock)
+    with used(made):
+        with pytest.raises(MisuseError):
+            await made.bearer(SUBJECT, soon())
+        assert token(await made.bearer(SUBJECT, soon())) == "a1"
 
 
 async def test_tokens_that_cannot_be_stored_are_used_and_loudly_told(
@@ -278,9 +297,8 @@ async def _die(shared: Shared, endpoint: TokenEndpoint, clock: Clock, prepare: A
     made, store = broker(shared, endpoint, clock)
     made.join()
     prepare(store)
-    with pytest.raises(BaseException) as ended:
+    with pytest.raises(MisuseError, match="closed meanwhile"):
         await made.bearer(SUBJECT, soon())
-    assert isinstance(ended.value, Killed)
     end = made.leave()
     assert end is not None and end.wait(10)
 
@@ -356,7 +374,7 @@ async def test_a_first_token_without_a_person_is_got_once() -> None:
     clock = Clock()
     asked = 0
 
-    async def first(subject: Any) -> Any:
+    async def first(ask: Any, known: Any) -> Any:
         nonlocal asked
         asked += 1
         await asyncio.sleep(0.01)

@@ -601,7 +601,7 @@ def a_credential(**tokens: Any) -> Any:
         grants.TokenSet(access_token=Secret("AT"), **tokens),
         now=1000.0,
         requested_scopes=("a", "b"),
-        resource_sent=True,
+        resource="https://mcp.example/mcp",
     )
 
 

@@ -109,6 +109,7 @@ unix_socket = "run/mcp.sock"
 cookies = true
 user_agent = "agent/1"
 redirects = false
+auth = false
 protocol = "handshake"
 required = true
 lazy = true
@@ -144,6 +145,7 @@ proxy = "http://me:${TOKEN}@proxy:3128"
         cookies=True,
         user_agent="agent/1",
         redirects=False,
+        auth=False,
         protocol="handshake",
         required=True,
         lazy=True,
@@ -186,7 +188,7 @@ FAULTS = [
     ("key of another product", "envFile = '.env'", "envFile", "'env' is for servers with a 'command'"),
     ("tools of another product", "disabledTools = ['x']", "disabledTools", "wanted 'exclude'"),
     ("token", "bearer_token = 'x'", "bearer_token", "wanted 'headers'"),
-    ("login", "oauth = { clientId = 'x' }", "oauth", "comes in a later release"),
+    ("token in place of settings", "auth = 'Bearer x'", "auth", "not settings of OAuth; found a text"),
     ("headers as a text", "headers = 'A: b'", "headers", "not a table of headers"),
     ("header as a number", "headers = { X-A = 3 }", "headers.X-A", "not a text; found a number"),
     ("header name", "headers = { 'X A' = 'b' }", 'headers."X A"', "not the name of a header"),
@@ -283,7 +285,7 @@ def test_keys_of_other_products_that_matter_are_told() -> None:
     for key, ours in RENAMED_HTTP_KEYS.items():
         assert problems_of(f"{key} = 3")[0].wanted == repr(ours)
     for key in LOGIN_KEYS:
-        assert "OAuth" in problems_of(f"{key} = 3")[0].message
+        assert problems_of(f"{key} = 3")[0].key == f"servers.git.{key}"
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,10 @@
 """The broker of tokens: one for a store and a process, for any number of threads, loops and hosts.
 
 A request asks for a bearer, is sent, and on 401 tells that it was refused; nothing is held meanwhile. ``at_hand`` costs
-a look at memory. What must be done once (reading the store, a refresh, getting a first token) is a task of the broker's
-own thread (``worker.py``); callers wait for its outcome in their own loop, each as long as it likes, and whoever stops
-waiting leaves it whole. What another process writes is adopted within a second (``CredentialStore.watch``).
+a look at memory. What must be done once (reading the store, a refresh, getting a new credential) is a task of the
+broker's own thread (``worker.py``); callers wait for its outcome in their own loop or thread, each as long as it likes,
+and whoever stops waiting leaves it whole. What another process writes is adopted within a second
+(``CredentialStore.watch``).
 
 Made by whoever configures a store; used between ``join`` and ``leave``.
 """
@@ -11,24 +12,32 @@ Made by whoever configures a store; used between ``join`` and ``leave``.
 from __future__ import annotations
 
 import asyncio
-import concurrent.futures
+import contextlib
+import functools
 import logging
+import os
 import random
 import threading
 import time
-from collections.abc import Awaitable, Callable
-from typing import Any
+import weakref
+from collections.abc import Awaitable, Callable, Generator
+from typing import Protocol, TypeVar
 
 import msgspec
 
+from .._outcome import Outcome
 from .._secret import Secret
+from ..errors import MisuseError
 from ..store.credentials import CredentialStore, StoreError, Watching
-from .faults import AuthFault
+from .faults import AuthFault, Insufficient, NeedsPerson, StepUpRefused, passes
 from .model import Credential
 from .renewal import INTENT, ClientGone, Dead, Gone, Postponed, Renewal, load
+from .scopes import StepUps
 from .worker import Worker
 
-__all__ = ["Bearer", "Broker", "Subject", "due_at", "usable"]
+__all__ = ["Ask", "Bearer", "Broker", "Flow", "Subject", "due_at", "usable"]
+
+T = TypeVar("T")
 
 _log = logging.getLogger("moorings")
 
@@ -41,9 +50,13 @@ SHARE = (0.05, 0.15)
 LOCK_WITHIN = 60.0
 """Seconds that a renewal waits for the lock of the store."""
 MOST_LOOKS = 3
-"""Times that a refused token is asked to be replaced before there is held to be none."""
+"""Times that work under way is waited for which may have begun too early to help."""
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 300.0
-"""Seconds after a renewal that failed for a passing reason; they double."""
+"""Seconds after something that failed for a passing reason; they double."""
+NO_WAY_PAUSE = 30.0
+"""Seconds after an attempt to get a new credential that failed for good; a person may have mended it by then."""
+CLIENT_FAILURES = 2
+"""Times in a row that a server does not know the client, until it is believed."""
 
 
 class Subject(msgspec.Struct, frozen=True):
@@ -72,6 +85,23 @@ class Bearer(msgspec.Struct, frozen=True):
         return f"Bearer({self.scheme}, version {self.version})"
 
 
+class Ask(msgspec.Struct, frozen=True):
+    """What a server said when it refused a request."""
+
+    challenges: tuple[str, ...] = ()
+    """Its ``WWW-Authenticate`` headers."""
+    scopes: tuple[str, ...] = ()
+    """Those it wants for this operation; may be empty where it does not say."""
+    operation: str = ""
+    """What was refused for its scopes: the method and what it names."""
+    anew: bool = False
+    """It refused a token that was got for this very request: another refresh would bring no better one."""
+    insufficient: bool = False
+    """It took the token, and wants more scopes (403 ``insufficient_scope``)."""
+    nonce: bool = False
+    """It wants a nonce that it has just given (RFC 9449 §9), and nothing from the broker."""
+
+
 class _Clock(msgspec.Struct, frozen=True):
     """When a token was taken into use, by both clocks: a jump of the one is seen by the other."""
 
@@ -79,8 +109,35 @@ class _Clock(msgspec.Struct, frozen=True):
     steady: float
 
 
-Refresh = Callable[[Credential], Awaitable[Credential]]
-First = Callable[[Subject], Awaitable[Credential]]
+Steps = Generator[Outcome[Credential | None], Credential | None, T]
+"""Work of a caller: it yields what it waits for, is sent what came of it, and returns its result."""
+
+
+class Flow(Protocol):
+    """How credentials of one subject are got. Made for a subject; used on the broker's loop alone."""
+
+    @property
+    def alone(self) -> bool:
+        """True if it gets a credential without a person."""
+
+    @property
+    def able(self) -> bool:
+        """True if it can get one at all: without a person, or with one who may be asked."""
+
+    def renewable(self, credential: Credential) -> bool:
+        """Whether ``refresh`` can renew it."""
+
+    async def refresh(self, credential: Credential) -> Credential:
+        """One exchange with the token endpoint; returns the merged credential. Raises ``AuthFault``."""
+
+    def scopes_for(self, credential: Credential, challenged: tuple[str, ...]) -> tuple[str, ...]:
+        """What a step-up asks for. Raises ``StepUpRefused``."""
+
+    async def obtain(self, store: CredentialStore, ask: Ask, known: Credential | None) -> Credential:
+        """A new credential, stored. Raises ``AuthFault``, ``StoreError``."""
+
+    async def client_is_gone(self, store: CredentialStore, credential: Credential) -> None:
+        """The server does not know the client: keep nothing that is bound to it. Raises ``StoreError``."""
 
 
 def usable(credential: Credential, wall: float, age: float) -> bool:
@@ -114,10 +171,12 @@ class _Entry:
 
     __slots__ = (
         "changed",
+        "client_failures",
         "clock",
         "current",
         "draw",
         "failure",
+        "flow",
         "loaded",
         "not_before",
         "operation",
@@ -127,17 +186,20 @@ class _Entry:
 
     def __init__(self, subject: Subject, draw: float) -> None:
         self.subject = subject
+        self.flow: Flow | None = None
         self.current: Credential | None = None
         self.clock = _Clock(0.0, 0.0)
         self.loaded = False
         """True once the store was looked at."""
         self.draw = draw
-        self.operation: concurrent.futures.Future[Credential | None] | None = None
+        self.operation: Outcome[Credential | None] | None = None
         """What is being done for it, once for all who wait."""
         self.failure: AuthFault | None = None
         self.not_before = float("-inf")
-        """By the steady clock: when a renewal that was put off may be tried again."""
+        """By the steady clock: when what failed may be tried again."""
         self.pause = 0.0
+        self.client_failures = 0
+        """How often in a row the server did not know the client."""
         self.changed: set[Callable[[], None]] = set()
         """Told, on the broker's loop, when another credential is there."""
 
@@ -149,8 +211,8 @@ class Broker:
         self,
         open_store: Callable[[], Awaitable[CredentialStore]],
         *,
-        refresh: Refresh,
-        first: First | None = None,
+        flow: Callable[[Subject], Flow | None] = lambda subject: None,
+        closing: Callable[[], Awaitable[None]] | None = None,
         wall: Callable[[], float] = time.time,
         steady: Callable[[], float] = time.monotonic,
         draw: Callable[[], float] = random.random,
@@ -158,20 +220,31 @@ class Broker:
         """
         Args:
             open_store: makes the store, on the broker's own loop.
-            refresh: one exchange with the token endpoint for a stored credential; returns the merged one.
-            first: gets a first token without a person (client credentials and the like); raises ``AuthFault``.
+            flow: how credentials of a subject are got; asked on the broker's own loop before each use.
+            closing: the last work on that loop, after the store is closed.
         """
         self._open_store = open_store
-        self._refresh = refresh
-        self._first = first
+        self._flow = flow
+        self._closing = closing
         self._wall = wall
         self._steady = steady
         self._draw = draw
         self._gate = threading.Lock()  # held for bookkeeping alone
         self._entries: dict[Subject, _Entry] = {}
         self._store: CredentialStore | None = None
+        self._opening: asyncio.Lock | None = None
         self._watching: Watching | None = None
+        self._step_ups = StepUps()
         self._worker = Worker("broker of tokens", self._close)
+        _brokers.add(self)
+
+    def _forget_after_fork(self) -> None:
+        """In a forked child: thread, store and work under way are the parent's."""
+        self._gate = threading.Lock()
+        _inherited.append((self._store, self._watching))  # not to be finalized here
+        self._store = self._watching = self._opening = None
+        self._entries = {}
+        self._worker.forget_after_fork()
 
     # Use
 
@@ -179,28 +252,38 @@ class Broker:
         """Use it until ``leave``."""
         self._worker.join()
 
-    def leave(self) -> threading.Event | None:
-        """Use it no more. Returns what is set once nothing of it runs, for the last one to leave."""
+    def leave(self) -> Outcome[bool] | None:
+        """Use it no more. Returns what is there once nothing of it runs, for the last one to leave."""
         return self._worker.leave()
+
+    def finish(self, within: float) -> None:
+        """Block until what is under way is done, for at most so many seconds."""
+        self._worker.finish(within)
 
     async def _close(self) -> None:
         watching, self._watching = self._watching, None
-        store, self._store = self._store, None
-        if watching is not None:
-            await watching.aclose()
-        if store is not None:
-            await store.aclose()
+        store, self._store, self._opening = self._store, None, None
         with self._gate:
             # What is stored may be another the next time.
             self._entries.clear()
+        try:
+            if watching is not None:
+                await watching.aclose()
+            if store is not None:
+                await store.aclose()
+        finally:
+            if self._closing is not None:
+                await self._closing()
 
     # Bearers
 
     def at_hand(self, subject: Subject) -> Bearer | None:
         """A token that can be sent now, without any I/O; None where the store or a server must be asked."""
         entry = self._entries.get(subject)
-        current = entry.current if entry is not None else None
-        if entry is None or current is None:
+        return None if entry is None else self._ready(entry, entry.current)
+
+    def _ready(self, entry: _Entry, current: Credential | None) -> Bearer | None:
+        if current is None:
             return None
         wall = self._wall()
         if not usable(current, wall, self._steady() - entry.clock.steady):
@@ -211,6 +294,11 @@ class Broker:
             self._begin(entry, current.version)
         return self._bearer(current)
 
+    def has_none(self, subject: Subject) -> bool:
+        """True if the store was looked at, and there is nothing for this subject."""
+        entry = self._entries.get(subject)
+        return entry is not None and entry.loaded and entry.current is None
+
     async def bearer(self, subject: Subject, until: float) -> Bearer | None:
         """A token, read or renewed if need be, by the caller's loop time ``until``. None: there is no credential.
 
@@ -218,46 +306,84 @@ class Broker:
             AuthFault: there is one, and it cannot be used now (``Postponed``) or any more (``Dead``).
             TimeoutError: it takes longer; the work goes on.
         """
-        ready = self.at_hand(subject)
-        if ready is not None:
-            return ready
-        entry = self._entry(subject)
-        known = entry.current
-        credential = await self._outcome(self._begin(entry, None if known is None else known.version), until)
-        return None if credential is None else self._bearer(credential)
+        return await _in_loop(self._get(subject), until)
 
-    async def refused(self, subject: Subject, bearer: Bearer | None, until: float) -> Bearer:
+    async def refused(
+        self, subject: Subject, bearer: Bearer | None, until: float, ask: Ask | None = None
+    ) -> Bearer:
         """A server did not take this token, or wants one: get another. Never the one that was refused.
 
         Raises:
-            AuthFault: there is none; ``Gone`` and ``Dead`` mean that a login is needed.
+            AuthFault: there is none; ``faults.passes`` tells whether another time may do better.
             TimeoutError: it takes longer; the work goes on.
         """
+        return await _in_loop(self._replace(subject, bearer, ask or Ask()), until)
+
+    def wait_bearer(self, subject: Subject, timeout: float) -> Bearer | None:
+        """As ``bearer``, for a thread without a loop, which is blocked for at most so many seconds."""
+        return _in_thread(self._get(subject), timeout)
+
+    def wait_refused(
+        self, subject: Subject, bearer: Bearer | None, timeout: float, ask: Ask | None = None
+    ) -> Bearer:
+        """As ``refused``, for a thread without a loop, which is blocked for at most so many seconds."""
+        return _in_thread(self._replace(subject, bearer, ask or Ask()), timeout)
+
+    def renew(self, subject: Subject) -> Outcome[Credential | None]:
+        """Renew the credential there is in memory, whether it is due or not."""
+        entry = self._entry(subject)
+        return self._begin(entry, None if entry.current is None else entry.current.version)
+
+    def _get(self, subject: Subject) -> Steps[Bearer | None]:
+        entry = self._entry(subject)
+        # Looked at once: what is found unusable here, and nothing newer, is what is to be replaced.
+        loaded, known = entry.loaded, entry.current
+        ready = self._ready(entry, known)
+        if ready is not None or (loaded and known is None):
+            return ready
+        credential = yield self._begin(entry, None if known is None else known.version)
+        return None if credential is None else self._bearer(credential)
+
+    def _replace(self, subject: Subject, bearer: Bearer | None, ask: Ask) -> Steps[Bearer]:
         entry = self._entry(subject)
         current = entry.current
         if bearer is not None and current is not None and current.version > bearer.version:
-            ready = self.at_hand(subject)
-            if ready is not None:
+            ready = self._ready(entry, current)
+            if ready is not None and _covers(ready.credential, ask.scopes):
                 # Somebody else was refused with the same one, and has been served.
                 return ready
-        version = bearer.version if bearer is not None else None if current is None else current.version
+        version = None if bearer is None else bearer.version
         for _ in range(MOST_LOOKS):
             # What is under way may have begun before the refusal, and bring the very token that was refused.
-            credential = await self._outcome(self._begin(entry, version, refused=True), until)
+            credential = yield self._begin(entry, version, ask)
             if credential is None:
                 break
-            if bearer is None or credential.version > bearer.version:
+            fresh = bearer is None or credential.version > bearer.version
+            if fresh and _covers(credential, ask.scopes):
                 return self._bearer(credential)
         raise Gone("there is no credential that the server takes")
 
     def _bearer(self, credential: Credential) -> Bearer:
         return Bearer(credential.access_token, credential.token_type, credential.version, credential)
 
+    def served(self, subject: Subject, operation: str) -> None:
+        """An operation ran for which the scopes were raised: what was counted against it is forgotten."""
+
+        async def note() -> None:
+            self._step_ups.succeeded(subject.resource, operation)
+
+        self._worker.start(note, name="note a step-up")
+
     def on_change(self, subject: Subject, told: Callable[[], None]) -> Callable[[], None]:
         """Have ``told`` called, on the broker's loop, when another credential is there. Returns what ends that."""
         entry = self._entry(subject)
         entry.changed.add(told)
         return lambda: entry.changed.discard(told)
+
+    def known(self, subject: Subject) -> Credential | None:
+        """What memory holds of it, usable or not."""
+        entry = self._entries.get(subject)
+        return entry.current if entry is not None else None
 
     def _entry(self, subject: Subject) -> _Entry:
         with self._gate:
@@ -266,60 +392,59 @@ class Broker:
                 entry = self._entries[subject] = _Entry(subject, self._draw())
             return entry
 
-    async def _outcome(self, work: concurrent.futures.Future[Any], until: float) -> Any:
-        """Wait, in the caller's own loop. Who is cancelled or runs out of time leaves the work as it is."""
-        loop = asyncio.get_running_loop()
-        done: asyncio.Future[None] = loop.create_future()
-
-        def settle() -> None:
-            if not done.done():
-                done.set_result(None)
-
-        def tell(_: object) -> None:
-            try:
-                loop.call_soon_threadsafe(settle)
-            except RuntimeError:
-                pass  # The caller's loop is closed: nobody waits any more.
-
-        work.add_done_callback(tell)
-        async with asyncio.timeout_at(until):
-            await done
-        return work.result()
-
     # Work, once for all
 
     def _begin(
-        self, entry: _Entry, version: int | None, *, refused: bool = False
-    ) -> concurrent.futures.Future[Credential | None]:
+        self, entry: _Entry, version: int | None, ask: Ask | None = None
+    ) -> Outcome[Credential | None]:
         """What is under way for an entry, or is begun now. ``version`` is the one that does not do any more."""
         with self._gate:
             operation = entry.operation
-            if operation is not None and not operation.done():
+            if operation is not None and not operation.done:
                 return operation
             operation = entry.operation = self._worker.start(
-                lambda: self._work(entry, version, refused), name=f"token for {entry.subject.resource}"
+                lambda: self._work(entry, version, ask), name=f"token for {entry.subject.resource}"
             )
             return operation
 
-    async def _work(self, entry: _Entry, version: int | None, refused: bool) -> Credential | None:
+    async def _work(self, entry: _Entry, version: int | None, ask: Ask | None) -> Credential | None:
         store = await self._opened()
+        entry.flow = self._flow(entry.subject)
         if not entry.loaded:
             await self._look(store, entry)
         current = entry.current
         if current is None:
-            if self._first is None or not refused:
+            if ask is None:
                 return None
-            fresh = await self._first(entry.subject)
-            self._publish(entry, fresh)
-            return fresh
-        if (version is None or current.version > version) and self._is_usable(entry, current):
+            return await self._obtain(store, entry, ask, Gone("nobody has logged in"))
+        newer = version is None or current.version > version
+        if newer and self._is_usable(entry, current) and _covers(current, ask.scopes if ask else ()):
             return current
         if self._steady() < entry.not_before and entry.failure is not None:
             raise entry.failure
+        if ask is not None and ask.insufficient:
+            why = f"the server wants more scopes for {ask.operation}: {' '.join(ask.scopes)[:300]}"
+            return await self._obtain(store, entry, ask, Insufficient(why))
+        if ask is not None and ask.anew:
+            return await self._obtain(store, entry, ask, Gone("the server does not take the token it gave"))
+        try:
+            return await self._renew(store, entry, current, refused=ask is not None)
+        except (Gone, Dead, ClientGone) as error:
+            flow = entry.flow
+            if ask is None and not (flow is not None and flow.alone):
+                entry.failure = error
+                raise
+            return await self._obtain(store, entry, ask or Ask(), error)
+
+    async def _renew(
+        self, store: CredentialStore, entry: _Entry, current: Credential, *, refused: bool
+    ) -> Credential:
+        flow = entry.flow
         renewal = Renewal(
             store,
             current.key.digest(),
-            refresh=self._refresh,
+            refresh=flow.refresh if flow is not None else _no_way,
+            renewable=flow.renewable if flow is not None else lambda each: False,
             usable=lambda each: usable(each, self._wall(), 0.0),
             publish=lambda each: self._publish(entry, each),
         )
@@ -332,22 +457,67 @@ class Broker:
             if not refused and self._is_usable(entry, current):
                 return current
             raise
-        except (Gone, Dead, ClientGone) as error:
-            if isinstance(error, Gone):
-                self._publish(entry, None)
-            entry.failure = error
+        except ClientGone as error:
+            # Once may be a mishap of the server's; twice is its word.
+            entry.client_failures += 1
+            if entry.client_failures < CLIENT_FAILURES:
+                again = Postponed(error.reason)
+                self._put_off(entry, again)
+                raise again from error
+            if flow is not None:
+                try:
+                    await flow.client_is_gone(store, current)
+                except StoreError as problem:
+                    _log.warning("the store of credentials: %s", problem)
             raise
-        entry.failure, entry.pause, entry.not_before = None, 0.0, float("-inf")
+        except Gone:
+            self._publish(entry, None)
+            raise
+        self._all_well(entry)
         return fresh
 
-    def _put_off(self, entry: _Entry, error: Postponed) -> None:
-        entry.pause = min(entry.pause * 2 or FIRST_PAUSE, LONGEST_PAUSE)
-        # No earlier than the server wants, and not in step with others.
-        wait = max(error.retry_after or 0.0, entry.pause * (0.5 + 0.5 * self._draw()))
+    async def _obtain(self, store: CredentialStore, entry: _Entry, ask: Ask, why: AuthFault) -> Credential:
+        """A new credential, in place of one that there is not, or that does not do."""
+        flow, current = entry.flow, entry.current
+        if self._steady() < entry.not_before and entry.failure is not None:
+            raise entry.failure
+        if flow is None or not flow.able:
+            entry.failure = NeedsPerson(why)
+            raise entry.failure
+        try:
+            if ask.insufficient and current is not None:
+                ask = msgspec.structs.replace(ask, scopes=flow.scopes_for(current, ask.scopes))
+                self._step_ups.begin(entry.subject.resource, ask.operation)
+            fresh = await flow.obtain(store, ask, current)
+        except StepUpRefused:
+            # It says nothing of the credential, which serves other operations.
+            raise
+        except StoreError as error:
+            raise self._put_off(entry, Postponed(f"the store of credentials: {error}")) from error
+        except AuthFault as error:
+            if passes(error):
+                self._put_off(entry, error)
+            else:
+                self._put_off(entry, error, wait=NO_WAY_PAUSE)
+            raise
+        self._publish(entry, fresh)
+        if not ask.insufficient:
+            self._step_ups.forget(entry.subject.resource)
+        self._all_well(entry)
+        return fresh
+
+    def _all_well(self, entry: _Entry) -> None:
+        entry.failure, entry.pause, entry.not_before, entry.client_failures = None, 0.0, float("-inf"), 0
+
+    def _put_off(self, entry: _Entry, error: AuthFault, wait: float | None = None) -> AuthFault:
+        if wait is None:
+            entry.pause = min(entry.pause * 2 or FIRST_PAUSE, LONGEST_PAUSE)
+            # No earlier than the server wants, and not in step with others.
+            asked = getattr(error, "retry_after", None) or 0.0
+            wait = max(asked, entry.pause * (0.5 + 0.5 * self._draw()))
         entry.failure, entry.not_before = error, self._steady() + wait
-        _log.warning(
-            "a token for %s could not be renewed, next try in %.0f s: %s", entry.subject.resource, wait, error
-        )
+        _log.warning("no token for %s, next try in %.0f s: %s", entry.subject.resource, wait, error)
+        return error
 
     def _is_usable(self, entry: _Entry, credential: Credential) -> bool:
         return usable(credential, self._wall(), self._steady() - entry.clock.steady)
@@ -372,10 +542,22 @@ class Broker:
     # The store
 
     async def _opened(self) -> CredentialStore:
-        if self._store is None:
-            self._store = await self._open_store()
-            self._watching = await self._store.watch(self._on_stored)
-        return self._store
+        if self._store is not None:
+            return self._store
+        if self._opening is None:
+            self._opening = asyncio.Lock()
+        # Several entries may want it at once; it is opened once. The bound is the store's own.
+        async with self._opening:
+            if self._store is None:
+                try:
+                    store = await self._open_store()
+                    self._watching = await store.watch(self._on_stored)
+                except StoreError as error:
+                    raise Postponed(
+                        f"the store of credentials: {error}", fix=getattr(error, "fix", None)
+                    ) from error
+                self._store = store
+            return self._store
 
     async def _look(self, store: CredentialStore, entry: _Entry) -> None:
         """Find the stored credential of a subject: of several, the one that works, then the newest."""
@@ -399,8 +581,10 @@ class Broker:
             return
         for entry in list(self._entries.values()):
             current = entry.current
-            if current is None or current.key.digest() == key:
-                self._worker.start(lambda entry=entry: self._reload(entry), name="look at what was stored")  # type: ignore[misc]
+            # One that does not work may be replaced by that of another client, under another key.
+            if current is None or current.state != "good" or current.key.digest() == key:
+                with contextlib.suppress(MisuseError):  # it is being closed
+                    self._worker.start(functools.partial(self._reload, entry), name="look at what was stored")
 
     async def _reload(self, entry: _Entry) -> None:
         try:
@@ -417,3 +601,45 @@ def _fits(subject: Subject, said: dict[str, str]) -> bool:
         and subject.issuer in ("", said.get("issuer"))
         and subject.client_id in ("", said.get("client_id"))
     )
+
+
+def _covers(credential: Credential, scopes: tuple[str, ...]) -> bool:
+    return set(scopes) <= {*credential.scopes, *credential.requested_scopes}
+
+
+async def _no_way(credential: Credential) -> Credential:
+    raise Dead("nothing here can renew it", credential)
+
+
+async def _in_loop(steps: Steps[T], until: float) -> T:
+    try:
+        waiting = next(steps)
+        while True:
+            waiting = steps.send(await waiting.outcome(until))
+    except StopIteration as end:
+        result: T = end.value
+        return result
+
+
+def _in_thread(steps: Steps[T], timeout: float) -> T:
+    until = time.monotonic() + timeout
+    try:
+        waiting = next(steps)
+        while True:
+            waiting = steps.send(waiting.wait(max(0.0, until - time.monotonic())))
+    except StopIteration as end:
+        result: T = end.value
+        return result
+
+
+_brokers: weakref.WeakSet[Broker] = weakref.WeakSet()
+_inherited: list[object] = []
+
+
+def _after_fork() -> None:
+    for broker in list(_brokers):
+        broker._forget_after_fork()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

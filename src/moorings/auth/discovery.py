@@ -34,6 +34,7 @@ __all__ = [
     "Tried",
     "canonical",
     "discover",
+    "issuer_metadata",
     "resource_documents",
     "server_documents",
 ]
@@ -174,6 +175,15 @@ async def discover(
     return await _Search(http, server_url, challenges, settings, deadline, code_flow, known_issuers).run()
 
 
+async def issuer_metadata(http: AuthHttp, issuer: str, deadline: float) -> ServerMetadata:
+    """The metadata of an authorization server, or identity provider, that is known by name.
+
+    Raises:
+        DiscoveryFault, ConfigError: as ``discover``.
+    """
+    return await _Search(http, issuer, (), _Plain(), deadline, False, ()).server_metadata(issuer)
+
+
 def canonical(url: str) -> str:
     """The URL of an MCP server as its identifier (RFC 8707 §2): small scheme and host, no usual port, query, fragment.
 
@@ -209,6 +219,18 @@ def server_documents(issuer: str) -> list[str]:
     if not path:
         return [base + OAUTH, base + OPENID]
     return [base + OAUTH + path, base + OPENID + path, base + path + OPENID]
+
+
+class _Plain(Struct, frozen=True):
+    """Settings that loosen nothing."""
+
+    issuer: str | None = None
+    resource: str = "auto"
+    scopes: tuple[str, ...] = ()
+    scope_ceiling: bool = False
+    accept_issuer: str | None = None
+    accept_resource: str | None = None
+    assume_pkce: bool = False
 
 
 class _Search:

@@ -5,6 +5,8 @@
     AuthFault                  reason, fix
     ├── AuthNetError           (``http.py``) no answer, or an address that is refused
     ├── DiscoveryFault         (``discovery.py``) it is not known where tokens come from, with all that was tried
+    ├── NeedsPerson            a person must log in, and there is none to ask; ``why`` says what is over
+    ├── Insufficient           the token is good, and not for this operation
     ├── NeedsClient            we are nobody at this server, and cannot become somebody by ourselves
     ├── NeedsExtra             a library that is not installed (``moorings[jwt]``)
     ├── GrantError             a token, device, registration or revocation endpoint: code, transient, retry_after, sent
@@ -29,13 +31,16 @@ from ..wire.http_rules import first_words
 __all__ = [
     "AuthFault",
     "GrantError",
+    "Insufficient",
     "LoginDenied",
     "LoginFault",
     "NeedsClient",
     "NeedsExtra",
+    "NeedsPerson",
     "StepUpRefused",
     "StrayCallback",
     "WrongIssuer",
+    "passes",
     "said",
 ]
 
@@ -60,6 +65,18 @@ class AuthFault(Exception):
 
 class NeedsClient(AuthFault):
     """There is no client registration, or none that can work. A person or the configuration must help."""
+
+
+class Insufficient(AuthFault):
+    """The token is good, and the server wants more scopes for this operation."""
+
+
+class NeedsPerson(AuthFault):
+    """Only a person can log in, and there is nobody to ask here."""
+
+    def __init__(self, why: AuthFault) -> None:
+        super().__init__(why.reason, fix=why.fix)
+        self.why = why
 
 
 class NeedsExtra(AuthFault):
@@ -128,6 +145,11 @@ class StrayCallback(AuthFault):
 
 class StepUpRefused(AuthFault):
     """No further authorization is tried for this operation."""
+
+
+def passes(fault: AuthFault) -> bool:
+    """Whether another time may do better, with nothing changed by a person."""
+    return bool(getattr(fault, "transient", False))
 
 
 def said(text: object, secrets: Iterable[Secret | str | None] = ()) -> str:

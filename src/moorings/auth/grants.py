@@ -389,12 +389,13 @@ def granted(
     *,
     now: float,
     requested_scopes: Sequence[str],
-    resource_sent: bool,
+    resource: str | None,
     grant: str = "authorization_code",
     dpop_jwk: Secret | None = None,
     version: int = 1,
 ) -> Credential:
-    """A new credential from the first answer of a grant. ``now``: when the request was sent, so never too late."""
+    """A new credential from the first answer of a grant. ``now``: when the request was sent, so never too late;
+    ``resource``: what was sent as that."""
     return Credential(
         key=key,
         registration=clients.normalised(registration, metadata),
@@ -406,7 +407,8 @@ def granted(
         refresh_token=tokens.refresh_token,
         scopes=tuple(requested_scopes) if tokens.scopes is None else tokens.scopes,
         requested_scopes=tuple(requested_scopes),
-        resource_sent=resource_sent,
+        resource_sent=resource is not None,
+        resource_param="" if resource in (None, key.resource) else resource or "",
         grant=grant,
         dpop_jwk=dpop_jwk if tokens.token_type == "DPoP" else None,
         version=version,

@@ -168,6 +168,8 @@ class Credential(Struct, frozen=True, kw_only=True):
     """What was asked for: a step-up asks for these and the challenged ones."""
     resource_sent: bool = True
     """Whether ``resource`` was sent, so whether a refresh sends it."""
+    resource_param: str = ""
+    """What was sent; empty: the resource of the key."""
     grant: str = "authorization_code"
     """How the first token was got: a client_credentials one is got anew, not refreshed."""
     dpop_jwk: Secret | None = None

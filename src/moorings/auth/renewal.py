@@ -53,8 +53,10 @@ class ClientGone(AuthFault):
 class Postponed(AuthFault):
     """Not now: everything is kept, and it is tried again later."""
 
-    def __init__(self, reason: str, *, retry_after: float | None = None) -> None:
-        super().__init__(reason)
+    transient = True
+
+    def __init__(self, reason: str, *, retry_after: float | None = None, fix: str | None = None) -> None:
+        super().__init__(reason, fix=fix)
         self.retry_after = retry_after
         """Seconds that the server asks to wait."""
 
@@ -90,6 +92,7 @@ class Renewal:
         digest: str,
         *,
         refresh: Callable[[Credential], Awaitable[Credential]],
+        renewable: Callable[[Credential], bool],
         usable: Callable[[Credential], bool],
         publish: Callable[[Credential], None],
     ) -> None:
@@ -97,12 +100,14 @@ class Renewal:
         Args:
             refresh: one exchange with the token endpoint; returns the merged credential. Raises ``GrantError``,
                 ``AuthNetError``, ``NeedsClient``.
+            renewable: whether ``refresh`` can do anything for a credential.
             usable: whether an access token is good for a request that is sent now.
             publish: told of what is current, as soon as it is; returns at once.
         """
         self._store = store
         self._digest = digest
         self._refresh = refresh
+        self._renewable = renewable
         self._usable = usable
         self._publish = publish
 
@@ -129,7 +134,7 @@ class Renewal:
         if (known is None or stored.version > known) and self._usable(stored):
             self._publish(stored)
             return stored
-        if stored.refresh_token is None:
+        if not self._renewable(stored):
             raise Dead("its access token is over, and there is no refresh token", stored)
         intent = self._digest + INTENT
         interrupted = await self._store.load(intent) == _mark(stored)

@@ -1,17 +1,21 @@
 """The thread on which a broker works: an event loop of its own, there while anybody uses the broker.
 
 Callers live in any loop or thread, and may leave at any time; what must be done once runs here and is finished here.
-Made by a broker; started by the first ``join``, ended and joined by the last ``leave``. A forked child starts anew.
+Made by a broker; started by the first ``join``, ended by the last ``leave``. No call of a user waits for the thread.
 """
 
 from __future__ import annotations
 
 import asyncio
-import concurrent.futures
+import contextlib
 import threading
+import time
+from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
+from .._flag import Flag
+from .._outcome import Outcome
 from .._tasks import TaskOwner
 from ..errors import MisuseError
 
@@ -19,119 +23,198 @@ __all__ = ["Worker"]
 
 T = TypeVar("T")
 
-START_WITHIN = 10.0
-"""Seconds in which a thread must run."""
 END_WITHIN = 10.0
 """Seconds that work which is under way has when the last user leaves; a transaction that holds a lock ends whole."""
 
 
 class Worker:
-    """See the module. ``closing`` is awaited on the loop as its last work."""
+    """See the module."""
 
     def __init__(self, name: str, closing: Callable[[], Awaitable[None]]) -> None:
+        """``closing`` is awaited on the loop as its last work."""
         self._name = name
         self._closing = closing
         self._gate = threading.Lock()  # held for bookkeeping alone
         self._users = 0
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._owner: TaskOwner | None = None
-        self._thread: threading.Thread | None = None
-        self._over: threading.Event | None = None
+        self._now: _Thread | None = None
+        self._last: _Thread | None = None
+        """The latest one, which may still be ending."""
 
     @property
     def running(self) -> bool:
-        """True while its thread is there."""
-        return self._thread is not None
+        """True while somebody uses it."""
+        return self._now is not None
 
     def join(self) -> None:
-        """Use it until ``leave``. One synchronous step of a millisecond where the thread has to be started."""
+        """Use it until ``leave``. Waits for nothing.
+
+        Raises:
+            RuntimeError: no thread is to be had.
+        """
         with self._gate:
             self._users += 1
-            if self._thread is not None:
+            if self._now is not None:
                 return
-            ready = threading.Event()
-            over = self._over = threading.Event()
-            self._thread = threading.Thread(
-                target=self._run, args=(ready, over), name=f"moorings-{self._name}", daemon=True
-            )
-            self._thread.start()
-        if not ready.wait(START_WITHIN):
-            raise MisuseError(f"the thread of {self._name} does not run after {START_WITHIN:g} s")
-
-    def _run(self, ready: threading.Event, over: threading.Event) -> None:
-        async def live() -> None:
-            self._loop = asyncio.get_running_loop()
-            self._owner = TaskOwner(self._name)
-            self._ended: asyncio.Future[None] = self._loop.create_future()
-            ready.set()
             try:
-                await self._ended
-            finally:
-                await self._owner.drained(self._loop.time() + END_WITHIN)
-                await self._owner.aclose(1.0)
-                await self._closing()
-                self._loop = self._owner = None
+                self._begin()
+            except BaseException:  # boundary: nobody uses what does not run; raised again
+                self._users -= 1
+                raise
 
+    def _begin(self) -> _Thread:
+        made = _Thread(self._name, self._closing, self._last)
         try:
-            asyncio.run(live())
-        finally:
-            over.set()
+            made.thread.start()
+        except BaseException:  # boundary: nobody may wait for what does not run; raised again
+            made.give_up()
+            raise
+        self._now = self._last = made
+        return made
 
-    def start(self, make: Callable[[], Coroutine[Any, Any, T]], *, name: str) -> concurrent.futures.Future[T]:
+    def start(self, make: Callable[[], Coroutine[Any, Any, T]], *, name: str) -> Outcome[T]:
         """Run something on its loop, from any thread; whoever waits for the outcome may stop waiting.
 
         Raises:
             MisuseError: nobody uses it.
         """
-        outcome: concurrent.futures.Future[T] = concurrent.futures.Future()
-        # From here on nobody can cancel it: callers only wait.
-        outcome.set_running_or_notify_cancel()
-
-        async def work() -> None:
-            try:
-                result = await make()
-            except (
-                BaseException
-            ) as error:  # boundary: the outcome is for whoever waits, the end of the loop included
-                outcome.set_exception(error)
-                if not isinstance(error, Exception):
-                    raise
-            else:
-                outcome.set_result(result)
-
-        def begin() -> None:
-            if self._owner is None or self._owner.closed:
-                outcome.set_exception(MisuseError(f"{self._name} is closed"))
-                return
-            self._owner.start(work(), name=name)
-
-        loop = self._loop
-        if loop is None:
-            raise MisuseError(f"{self._name} is not in use")
-        try:
-            loop.call_soon_threadsafe(begin)
-        except RuntimeError:
-            raise MisuseError(f"{self._name} is closed") from None
+        now = self._now
+        if now is None:
+            raise MisuseError(f"the {self._name} is not in use")
+        if now.gone:
+            # An exit, or the like, in a step of some task ended it under its users: they get another.
+            with self._gate:
+                now = self._begin() if self._now is now else self._now
+            if now is None:
+                raise MisuseError(f"the {self._name} is not in use")
+        outcome: Outcome[T] = Outcome()
+        now.put(make, outcome, name)
         return outcome
 
-    def leave(self) -> threading.Event | None:
-        """Use it no more. The last one to leave ends it; returns what is set when that is done, else None."""
+    def leave(self) -> Outcome[bool] | None:
+        """Use it no more. The last one to leave ends it; returns what is there when that is done, else None."""
         with self._gate:
             self._users -= 1
-            if self._users or self._thread is None:
+            if self._users or self._now is None:
                 return None
-            loop, over = self._loop, self._over
-            self._thread = None
-        if loop is not None:
-            loop.call_soon_threadsafe(self._end)
-        return over
+            now, self._now = self._now, None
+        now.end()
+        return now.over
 
-    def _end(self) -> None:
-        if not self._ended.done():
-            self._ended.set_result(None)
+    def finish(self, within: float) -> None:
+        """Block until what was asked for so far is done, for at most so many seconds."""
+        until = time.monotonic() + within
+        now = self._now or self._last
+        for outcome in list(now.open) if now is not None else ():
+            with contextlib.suppress(Exception):  # what came of it is for those who asked
+                outcome.wait(max(0.0, until - time.monotonic()))
 
     def forget_after_fork(self) -> None:
-        """In a forked child: the thread is the parent's."""
+        """In a forked child: the thread is the parent's. Those who use it get one of their own."""
         self._gate = threading.Lock()
-        self._users = 0
-        self._loop = self._owner = self._thread = self._over = None
+        self._last = None
+        if self._now is not None:
+            self._now.gone = True
+
+
+class _Thread:
+    """One thread from its start to its end."""
+
+    def __init__(self, name: str, closing: Callable[[], Awaitable[None]], before: _Thread | None) -> None:
+        self._name = name
+        self._closing = closing
+        self._before: Outcome[bool] | None = None if before is None else before.over
+        self.over: Outcome[bool] = Outcome()
+        """There as the last thing it does."""
+        self._inbox: deque[tuple[Callable[[], Coroutine[Any, Any, Any]], Outcome[Any], str]] = deque()
+        self.open: set[Outcome[Any]] = set()
+        """What was asked for and has no outcome. Whatever ends the thread, each has one then."""
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._owner: TaskOwner | None = None
+        self._ended: asyncio.Future[None] | None = None
+        self._is_to_end = False
+        self.gone = False
+        """True once it does nothing more, whatever ended it."""
+        self.thread = threading.Thread(target=self._run, name=f"moorings-{name}", daemon=True)
+        # ``Thread.start`` waits for the thread's first step, and Ctrl-C must not take that step from it.
+        self.thread._started = Flag()  # type: ignore[attr-defined]
+
+    # From any thread
+
+    def put(self, make: Callable[[], Coroutine[Any, Any, T]], outcome: Outcome[T], name: str) -> None:
+        """Have work done."""
+        self.open.add(outcome)
+        outcome.on_done(lambda: self.open.discard(outcome))
+        self._inbox.append((make, outcome, name))
+        self._wake()
+        if self.gone:
+            # The end came meanwhile, and may have looked before this stood there.
+            self._refuse()
+
+    def end(self) -> None:
+        """It is used no more: finish and end."""
+        self._is_to_end = True
+        self._wake()
+
+    def give_up(self) -> None:
+        """It was never started."""
+        self.over.settle(True)
+
+    def _wake(self) -> None:
+        if self._loop is not None:
+            try:
+                self._loop.call_soon_threadsafe(self._look)
+            except RuntimeError:
+                pass  # It is over.
+
+    # On its own
+
+    def _run(self) -> None:
+        try:
+            if self._before is not None:
+                # Never two at once on one store. It is bounded: ``END_WITHIN``, and the bounds of the store.
+                self._before.wait(None)
+            asyncio.run(self._live())
+        finally:
+            self.gone = True
+            self._refuse()
+            self.over.settle(True)
+
+    async def _live(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._owner = TaskOwner(self._name)
+        self._ended = loop.create_future()
+        # What was put in before this line is found by the look below it, the rest wakes the loop.
+        self._loop = loop
+        self._look()
+        try:
+            await self._ended
+        finally:
+            await self._owner.drained(loop.time() + END_WITHIN)
+            await self._owner.aclose(1.0)
+            await self._closing()
+
+    def _look(self) -> None:
+        assert self._owner is not None and self._ended is not None
+        while self._inbox and not self._owner.closed:
+            make, outcome, name = self._inbox.popleft()
+            self._owner.start(self._do(make, outcome), name=name)
+        if self._is_to_end and not self._ended.done():
+            self._ended.set_result(None)
+
+    async def _do(self, make: Callable[[], Coroutine[Any, Any, Any]], outcome: Outcome[Any]) -> None:
+        try:
+            result = await make()
+        except Exception as error:  # boundary: the outcome is for whoever waits
+            outcome.settle(None, error)
+        except BaseException:  # boundary: the end of the loop; raised again
+            outcome.settle(None, self._closed())
+            raise
+        else:
+            outcome.settle(result)
+
+    def _refuse(self) -> None:
+        for outcome in list(self.open):
+            outcome.settle(None, self._closed())
+
+    def _closed(self) -> MisuseError:
+        return MisuseError(f"the {self._name} was closed meanwhile")

@@ -4,6 +4,8 @@ What the user wrote, validated whole and turned into frozen values before anythi
 files and the environment; it starts nothing.
 """
 
+from .auth_spec import AuthMethod, AuthSettings, Flow, TokenSource
+from .credential_spec import CredentialSettings, StoreKind
 from .files import Config, Format, HostSettings, load, parse
 from .headers import checked_headers, read_headers_output
 from .http_spec import Headers, HttpServer, Server, Transport
@@ -14,9 +16,13 @@ from .spec import Bounds, Protocol, ServerSpec, StdioServer
 from .units import duration, size
 
 __all__ = [
+    "AuthMethod",
+    "AuthSettings",
     "Bounds",
     "Config",
     "ConfigProblems",
+    "CredentialSettings",
+    "Flow",
     "Format",
     "Headers",
     "HostSettings",
@@ -28,6 +34,8 @@ __all__ = [
     "Server",
     "ServerSpec",
     "StdioServer",
+    "StoreKind",
+    "TokenSource",
     "Transport",
     "checked_headers",
     "config_file",

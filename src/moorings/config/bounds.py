@@ -29,6 +29,7 @@ BOUNDS: dict[str, tuple[Kind, bool]] = {
     "stop_kill": ("time", True),
     "http_close": ("time", True),
     "headers_command": ("time", False),
+    "auth": ("time", False),
     "max_connections": ("count", False),
     "keep_alive": ("time", True),
     "max_message": ("size", False),

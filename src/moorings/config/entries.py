@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from .entry import text_fault
 from .http_entry import HttpEntry
 from .http_spec import Server
 from .keys import HTTP_KEYS, HTTP_KINDS, LOCAL_KINDS, REMOTE_URL_KEYS, STDIO_KEYS, WEBSOCKET_KINDS
 from .problems import KeyPath, Problems, kind_of, nearest, shown
+from .reader import text_fault
 from .spec import Bounds
 from .stdio_entry import StdioEntry
 

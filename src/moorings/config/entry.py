@@ -1,47 +1,24 @@
-"""Reads one entry of a file, key by key: what servers of either kind have in common.
-
-Each method takes one key, and returns its value or adds a problem. Texts are expanded here, and never shown: they may
-be secrets.
-"""
+"""Reads one entry of a file, key by key: what servers of either kind have in common."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar, get_args
 
 import msgspec
 
 from .bounds import SHORTCUTS, check_order, read_bound, read_bounds
-from .expand import expand
 from .keys import HTTP_KEYS, IGNORED_KEYS, INSTEAD, RENAMED_KEYS, STDIO_KEYS
 from .problems import KeyPath, Problems, kind_of, nearest, shown
+from .reader import Reader
 from .spec import Bounds, Protocol
 
-__all__ = ["Entry", "Where", "quoted", "text_fault"]
-
-Where = tuple[str | int, ...]
-"""The way to a value inside the entry."""
+__all__ = ["Entry"]
 
 _PROTOCOLS = get_args(Protocol)
 
 
-def text_fault(text: str) -> str | None:
-    """Why a text cannot be given to a program, or None."""
-    if "\0" in text:
-        return "it holds a NUL character"
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return "it holds half of a surrogate pair, which is no character"
-    return None
-
-
-def quoted(text: str) -> str:
-    """A text in double quotes, escaped."""
-    return '"' + ascii(text)[1:-1].replace('"', '\\"') + '"'
-
-
-class Entry:
+class Entry(Reader):
     """One entry while it is read. A subclass for each kind of server says which keys it has."""
 
     KEYS: ClassVar[frozenset[str]]
@@ -62,27 +39,8 @@ class Entry:
         environ: Mapping[str, str],
         defaults: Bounds,
     ) -> None:
-        self.name = name
-        self.entry = entry
-        self.path = path
-        self.problems = problems
-        self.environ = environ
+        super().__init__(entry, path, problems, environ, name=name)
         self.defaults = defaults
-        self.unresolved: list[str] = []
-        self.enabled = True
-
-    def complain(
-        self,
-        where: Where,
-        message: str,
-        *,
-        found: str = "",
-        wanted: str = "",
-        fix: str | None = None,
-    ) -> None:
-        self.problems.add(
-            (*self.path, *where), message, found=found, wanted=wanted, fix=fix, server=self.name
-        )
 
     def shared(self) -> dict[str, Any]:
         """What every server has. Comes first: whether it is enabled decides how references are taken."""
@@ -122,12 +80,7 @@ class Entry:
         for key in self.entry:
             if key in self.KEYS or key in IGNORED_KEYS or key == "transport":
                 continue
-            if not self.tell_foreign(key):
-                self._tell_unknown(key)
-
-    def tell_foreign(self, key: str) -> bool:
-        """Tell of a key of another product that this kind has a sentence of its own for; False if it has none."""
-        return False
+            self._tell_unknown(key)
 
     def _tell_unknown(self, key: str) -> None:
         word = self.RENAMED.get(key)
@@ -141,13 +94,6 @@ class Entry:
         else:
             self.complain((key,), f"unknown key {shown(key)}; {near!r} is for servers with {self.OTHER_KIND}")
 
-    def flag(self, key: str, default: bool) -> bool:
-        value = self.entry.get(key, default)
-        if not isinstance(value, bool):
-            self.complain((key,), "not a yes or no", found=shown(value), wanted="true or false")
-            return default
-        return value
-
     def _enabled(self) -> bool:
         if "enabled" in self.entry and "disabled" in self.entry:
             self.complain(
@@ -157,97 +103,8 @@ class Entry:
             return not self.flag("disabled", False)
         return self.flag("enabled", True)
 
-    def text(
-        self, where: Where, value: Any, *, wanted: str, tilde: bool = False, empty: bool = True
-    ) -> str | None:
-        """A text of the entry, expanded; None after a problem, and where a disabled entry refers to what is not set.
-
-        ``empty``: whether a variable may be set to nothing.
-        """
-        if not isinstance(value, str):
-            self.complain(where, "not a text", found=kind_of(value), wanted=wanted)
-            return None
-        text, faults = expand(value, self.environ, tilde=tilde, empty=empty)
-        if faults and not self.enabled:
-            # It is not started, so its references need not be set; ``enable`` refuses it while this stands.
-            self.unresolved.extend(fault.message for fault in faults)
-            return value
-        for fault in faults:
-            self.complain(where, fault.message, fix=fault.fix)
-        reason = text_fault(text)
-        if reason:
-            self.complain(where, f"cannot be used: {reason}")
-        return None if faults or reason else text
-
-    def path_text(self, key: str, *, what: str) -> str | None:
-        """A path of the entry; None if it has none."""
-        value = self.entry.get(key)
-        if value is None:
-            return None
-        text = self.text((key,), "~/" if value == "~" else value, wanted=f"the path of {what}", tilde=True)
-        if text == "":
-            self.complain((key,), "the path is empty", wanted=f"the path of {what}, or no {key!r}")
-        return text or None
-
-    def words(self, key: str, *, told: Callable[[str], str]) -> tuple[str, ...]:
-        """A list of words; ``told`` makes the right form of one text, for the error."""
-        words = self.entry.get(key, [])
-        if isinstance(words, str):
-            self.complain(
-                (key,),
-                "one text, where a list of words is wanted (words are never split here)",
-                found="a text",
-                wanted=f"{key} = {told(words)}",
-            )
-            return ()
-        if not isinstance(words, list):
-            self.complain((key,), "not a list of words", found=kind_of(words), wanted='["word", "word"]')
-            return ()
-        found = (
-            self.text((key, index), word, wanted="a text in quotes", tilde=True)
-            for index, word in enumerate(words)
-        )
-        return tuple(word or "" for word in found)
-
-    def table(self, key: str, *, what: str, wanted: str) -> dict[str, Any]:
-        """A table of the entry; empty if there is none."""
-        table = self.entry.get(key, {})
-        if not isinstance(table, dict):
-            self.complain((key,), f"not a table of {what}", found=kind_of(table), wanted=wanted)
-            return {}
-        return table
-
-    def names(self, key: str, *, wanted: str) -> tuple[str, ...] | None:
-        """A list of names that are no secrets; None if there is none."""
-        value = self.entry.get(key)
-        if value is None:
-            return None
-        if isinstance(value, str):
-            self.complain(
-                (key,),
-                "one text, where a list is wanted",
-                found=shown(value),
-                wanted=f"{key} = [{quoted(value)}]",
-            )
-            return None
-        if not isinstance(value, list) or not all(isinstance(n, str) and not text_fault(n) for n in value):
-            self.complain((key,), "not a list of names or globs", found=kind_of(value), wanted=wanted)
-            return None
-        return tuple(value)
-
     def _protocol(self) -> str:
-        value = self.entry.get("protocol", "auto")
-        if value not in _PROTOCOLS or not isinstance(value, str):
-            near = nearest(value, _PROTOCOLS) if isinstance(value, str) else None
-            self.complain(
-                ("protocol",),
-                "unknown protocol",
-                found=shown(value),
-                wanted=f"one of {', '.join(map(repr, _PROTOCOLS))}",
-                fix=f"write {near!r} if that is meant" if near else None,
-            )
-            return "auto"
-        return value
+        return self.choice("protocol", _PROTOCOLS, "auto", what="protocol") or "auto"
 
     def _globs(self, key: str) -> tuple[str, ...] | None:
         return self.names(key, wanted='["read_*"]')

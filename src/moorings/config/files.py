@@ -5,7 +5,7 @@ Two formats, by the ending of the file's name (any other ending: by its first ch
 - JSON as other products write it: ``mcpServers`` (Claude Desktop, Claude Code's ``.mcp.json``, Cursor) or
   ``servers`` (VS Code). Comments are allowed. The keys of ``moorings.toml`` may stand in it too.
 - ``moorings.toml``: ``[servers.NAME]``, ``[bounds]`` for what every server is bounded by unless it says
-  otherwise, and ``[host]``.
+  otherwise, ``[host]``, and ``[credentials]`` for where logins are kept.
 
 All problems of a file are told at once (``ConfigProblems``), each with key and line. References
 (``${VAR}``) are expanded here, by ``expand.py``, so that every program that loads a file sees the same.
@@ -23,6 +23,8 @@ import msgspec
 
 from ..errors import ConfigError
 from .bounds import check_order, read_bounds, read_count
+from .credential_entry import read_credentials
+from .credential_spec import CredentialSettings
 from .entries import read_server
 from .expand import expand
 from .http_spec import Server
@@ -77,6 +79,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     servers: dict[str, Server]
     """By name, in the order of the file. Disabled ones are in it, with ``enabled`` false."""
     host: HostSettings = HostSettings()
+    credentials: CredentialSettings = CredentialSettings()
+    """Where logins are kept: the ``[credentials]`` table. A relative folder starts at that of the file."""
     file: str = ""
 
 
@@ -181,13 +185,14 @@ def _config(
         )
         return Config(servers={}, file=file)
     server_keys = ("servers",) if format == "toml" else ("mcpServers", "servers")
-    known = (*server_keys, "bounds", "host")
+    known = (*server_keys, "bounds", "credentials", "host")
     for key in top:
         if key not in known and not (format == "json" and key in FOREIGN_KEYS):
             problems.unknown((key,), "key at the top of the file:", known)
     bounds = read_bounds(top.get("bounds", {}), ("bounds",), problems, base=Bounds())
     check_order(bounds, ("bounds",), problems)
     host = _host(top.get("host", {}), file, environ, problems, bounds)
+    credentials = read_credentials(top.get("credentials", {}), environ, problems)
     present = [key for key in server_keys if key in top]
     servers: dict[str, Server] = {}
     if not present and len(problems) == 0:
@@ -210,7 +215,7 @@ def _config(
             server = read_server(name, entry, (key, name), problems, environ=environ, defaults=bounds)
             if server is not None:
                 servers[name] = server
-    return Config(servers=servers, host=host, file=file)
+    return Config(servers=servers, host=host, credentials=credentials, file=file)
 
 
 def _host(

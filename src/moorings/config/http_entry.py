@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from .entry import Entry, Where
+from .auth_entry import read_auth
+from .entry import Entry
 from .headers import header_fault, same_name
 from .http_spec import HttpServer, conflicts
 from .keys import (
     HTTP_KEYS,
     HTTP_KINDS,
-    LOGIN_KEYS,
     REMOTE_URL_KEYS,
     RENAMED_HTTP_KEYS,
     RENAMED_KEYS,
     STDIO_KEYS,
     WEBSOCKET_KINDS,
 )
-from .problems import kind_of, shown
+from .problems import shown
+from .reader import Where
 from .urls import PROXY_URL, SERVER_URL
 
 __all__ = ["HttpEntry"]
@@ -33,7 +33,6 @@ _FILES = {
 }
 _KINDS = "'http', 'sse' or 'auto'"
 _WANTED = {"url": SERVER_URL, "proxy": f'{PROXY_URL}, or "" for none'}
-_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _SHELL = re.compile(r"""[\s"'`$&|;<>(){}*?\\#]""")
 """What only a shell gives a meaning to, or splits at."""
 _REFERENCE = re.compile(r"\$\{[^}]*\}")
@@ -55,30 +54,31 @@ class HttpEntry(Entry):
             "transport": self._transport(),
             "headers": self._headers(),
             "headers_command": self._headers_command(),
-            **{key: self._file(key, what) for key, what in _FILES.items()},
-            "client_key_password": self._optional("client_key_password", "a text in quotes", empty=False),
-            "proxy": self._optional("proxy", _WANTED["proxy"]),
+            **{key: self.file(key, what) for key, what in _FILES.items()},
+            "client_key_password": self.optional("client_key_password", "a text in quotes", empty=False),
+            "proxy": self.optional("proxy", _WANTED["proxy"]),
             "no_proxy": self.names("no_proxy", wanted='["localhost", "10.0.0.0/8"]') or (),
-            "user_agent": self._optional("user_agent", "a text in quotes"),
+            "user_agent": self.optional("user_agent", "a text in quotes"),
             "verify": self.flag("verify", True),
             "cookies": self.flag("cookies", False),
             "redirects": self.flag("redirects", True),
         }
+        auth_key, own["auth"] = read_auth(self)
         url_key, url = self._url(own["transport"])
         if REMOTE_URL_KEYS.get(url_key) and own["transport"] == "auto":
             own["transport"] = REMOTE_URL_KEYS[url_key]
-        self._check(url_key, {**own, "url": url})
+        self._check({"url": url_key, "auth": auth_key}, {**own, "url": url})
         if len(self.problems) != before:
             return None
         return HttpServer(url=url or "", **own, **shared, unresolved=tuple(self.unresolved))
 
-    def _check(self, url_key: str, values: dict[str, Any]) -> None:
+    def _check(self, keys: Mapping[str, str], values: dict[str, Any]) -> None:
         """Tell what is wrong in its form or does not go together, each at its key."""
         if self.entry.get("client_cert") is not None:
             # Told already if it could not be read; the key beside it is right all the same.
             values["client_cert"] = values["client_cert"] or "there"
         for each in conflicts({**values, "unresolved": self.unresolved}):
-            key = url_key if each.field == "url" else each.field
+            key = keys.get(each.field, each.field)
             self.complain((key,), each.message, wanted=_WANTED.get(each.field, ""), fix=each.fix)
 
     def _transport(self) -> str:
@@ -124,10 +124,10 @@ class HttpEntry(Entry):
                 self._add_header(headers, (key, name), name, text)
         key = "env_http_headers"
         for name, variable in self.table(key, what="headers", wanted='{"Name": "VARIABLE"}').items():
-            self._add_header(headers, (key, name), name, self._variable((key, name), variable))
+            self._add_header(headers, (key, name), name, self.variable((key, name), variable))
         key = "bearer_token_env_var"
         if self.entry.get(key) is not None:
-            token = self._variable((key,), self.entry[key])
+            token = self.variable((key,), self.entry[key])
             self._add_header(headers, (key,), "Authorization", token and f"Bearer {token}")
         return headers
 
@@ -140,21 +140,8 @@ class HttpEntry(Entry):
         elif value is not None:
             headers[name] = value
 
-    def _variable(self, where: Where, name: Any) -> str | None:
-        """The value of a variable that is named without ``${}``."""
-        if not isinstance(name, str) or not _VARIABLE.fullmatch(name):
-            # Not shown: it may well be the secret itself.
-            self.complain(
-                where, "not the name of a variable", found=kind_of(name), wanted='"NAME", without ${}'
-            )
-            return None
-        return self.text(where, f"${{{name}}}", wanted="", empty=False)
-
     def _headers_command(self) -> tuple[str, ...]:
-        before = len(self.problems)
-        command = self.words("headers_command", told=lambda _: '["program", "word"]')
-        if command and not command[0] and len(self.problems) == before:
-            self.complain(("headers_command", 0), "the program is empty", wanted="a path or a name")
+        command = self.command("headers_command")
         if self.entry.get("headersHelper") is None:
             return command
         if command:
@@ -178,25 +165,3 @@ class HttpEntry(Entry):
         if word == "":
             self.complain(("headersHelper",), "the program is empty", wanted="the path of a program")
         return (word,) if word else ()
-
-    def _file(self, key: str, what: str) -> str | None:
-        """A path; a relative one starts at the folder of the configuration file."""
-        before = len(self.unresolved)
-        text = self.path_text(key, what=what)
-        if text is None or len(self.unresolved) != before:
-            return text
-        return os.path.join(os.path.dirname(os.path.abspath(self.problems.file)), text)
-
-    def _optional(self, key: str, wanted: str, *, empty: bool = True) -> str | None:
-        value = self.entry.get(key)
-        return None if value is None else self.text((key,), value, wanted=wanted, empty=empty)
-
-    def tell_foreign(self, key: str) -> bool:
-        if key not in LOGIN_KEYS:
-            return False
-        self.complain(
-            (key,),
-            f"{key!r} says how to log in (OAuth), which comes in a later release",
-            fix="take it out; a token that you have goes into 'headers'",
-        )
-        return True

@@ -8,17 +8,18 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Awaitable, Callable, Iterator, Mapping
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, get_args
 
 import msgspec
 
 from .._urls import shown_url
 from ..errors import MisuseError
+from .auth_spec import AuthSettings
 from .headers import checked_headers, same_name
-from .spec import ServerSpec, StdioServer, text, words
+from .spec import Conflict, ServerSpec, StdioServer, text, words
 from .urls import place_of, proxy_fault, server_url_fault
 
-__all__ = ["PATHS", "Conflict", "Headers", "HttpServer", "Server", "Transport", "conflicts"]
+__all__ = ["PATHS", "Headers", "HttpServer", "Server", "Transport", "conflicts"]
 
 Transport = Literal["auto", "http", "sse"]
 """How it is spoken to over HTTP: Streamable HTTP (``http``), the older HTTP+SSE (``sse``), or found out (``auto``)."""
@@ -73,6 +74,9 @@ class HttpServer(ServerSpec, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """In place of ``moorings/VERSION``."""
     redirects: bool = True
     """Follow redirects within the origin of the URL. Others are never followed."""
+    auth: AuthSettings | bool = True
+    """How tokens are got where the server wants one (OAuth): a table of settings; True is all defaults. False never
+    starts OAuth. Without a 401 from the server nothing is asked and nobody logs in."""
 
     def __post_init__(self) -> None:
         """Paths are taken as text, lists as tuples, headers as they are sent; what cannot be meant is refused at once.
@@ -99,6 +103,8 @@ class HttpServer(ServerSpec, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         for name in _FLAGS:
             if not isinstance(getattr(self, name), bool):
                 raise MisuseError(f"{name} is True or False, not {type(getattr(self, name)).__name__}")
+        if not isinstance(self.auth, AuthSettings | bool):
+            raise MisuseError(f"auth is an AuthSettings, True or False, not {type(self.auth).__name__}")
         set_(self, "no_proxy", words("no_proxy", self.no_proxy))
         given = {name: getattr(self, name) for name in self.__struct_fields__}
         for conflict in conflicts(given):
@@ -134,14 +140,6 @@ Server = StdioServer | HttpServer
 """The specification of a server, of either kind."""
 
 
-class Conflict(NamedTuple):
-    """A field that is wrong in its form, or beside another."""
-
-    field: str
-    message: str
-    fix: str | None = None
-
-
 def conflicts(given: Mapping[str, Any]) -> Iterator[Conflict]:
     """What is wrong with values of the right kind, one by one and beside each other; those that are absent are not set.
 
@@ -170,6 +168,17 @@ def conflicts(given: Mapping[str, Any]) -> Iterator[Conflict]:
         yield Conflict("user_agent", "it is empty, or holds a control character")
     elif agent is not None and isinstance(headers, Mapping) and same_name("user-agent", headers):
         yield Conflict("user_agent", "headers holds a User-Agent too", "set one of them")
+    auth = given.get("auth")
+    if (
+        isinstance(auth, AuthSettings)
+        and isinstance(headers, Mapping)
+        and same_name("authorization", headers)
+    ):
+        yield Conflict(
+            "auth",
+            "headers holds an Authorization too, and a request has one",
+            "take the header out, or the settings of OAuth",
+        )
 
 
 def _check_text(field: str, value: object) -> None:

@@ -9,11 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from .auth_spec import SECRETS, AuthSettings
 from .bounds import SHORTCUTS
 from .http_spec import HttpServer
 from .spec import ServerSpec, StdioServer
 
 __all__ = [
+    "AUTH_ALIASES",
+    "AUTH_KEYS",
+    "AUTH_SPECIAL",
     "HEADER_KEYS",
     "HTTP_KEYS",
     "HTTP_KINDS",
@@ -21,10 +25,13 @@ __all__ = [
     "INSTEAD",
     "LOCAL_KINDS",
     "LOGIN_KEYS",
+    "OWN_AUTH_KEYS",
     "REMOTE_URL_KEYS",
+    "RENAMED_AUTH_KEYS",
     "RENAMED_HTTP_KEYS",
     "RENAMED_KEYS",
     "STDIO_KEYS",
+    "VARIABLE_KEYS",
     "WEBSOCKET_KINDS",
 ]
 
@@ -89,8 +96,46 @@ INSTEAD: Mapping[str, str] = {
 }
 """A key of the one kind of server in an entry of the other → what is there in its place."""
 
-LOGIN_KEYS = frozenset({"auth", "authProviderType", "oauth", "oauth_resource", "scopes"})
-"""Keys of other products that say how to log in, which cannot be done yet."""
+LOGIN_KEYS: Mapping[str, str] = {
+    "authProviderType": "left alone if it is `dynamic_discovery`; any other is an error",
+    "oauth": "read as `auth`",
+    "oauth_resource": "read as `auth.resource`",
+    "scopes": "read as `auth.scopes`",
+}
+"""Keys of other products that say how to log in, and what is done about each."""
+
+AUTH_ALIASES: Mapping[str, str] = {
+    "CLIENT_ID": "client_id",
+    "CLIENT_SECRET": "client_secret",
+    "clientId": "client_id",
+    "clientName": "client_name",
+    "clientSecret": "client_secret",
+    "redirectUri": "redirect_uri",
+    "scope": "scopes",
+}
+"""What other products call our keys in a table ``auth`` or ``oauth``."""
+
+AUTH_SPECIAL: Mapping[str, str] = {
+    "callbackPort": "read as the `redirect_uri` that was registered for it: `http://localhost:PORT/callback`",
+    "enabled": "if `false`, OAuth is never started, whatever else stands there",
+}
+"""Keys of other products in such a table that need more than another name."""
+
+RENAMED_AUTH_KEYS: Mapping[str, str] = {
+    "audience": "authorize_params",
+    "audiences": "authorize_params",
+    "authServerMetadataUrl": "issuer",
+    "authorizationUrl": "issuer",
+    "registrationUrl": "issuer",
+    "tokenUrl": "issuer",
+}
+"""Keys of other products in such a table that do matter, and what says it here."""
+
+OWN_AUTH_KEYS = frozenset(AuthSettings.__struct_fields__) - {"unresolved"}
+VARIABLE_KEYS: Mapping[str, str] = {f"{name}_env": name for name in SECRETS}
+"""Keys that name the variable which holds a secret → the secret."""
+AUTH_KEYS = frozenset({*OWN_AUTH_KEYS, *VARIABLE_KEYS, *AUTH_ALIASES, *AUTH_SPECIAL})
+"""All keys of a table ``auth`` or ``oauth``."""
 
 _SHARED = {*ServerSpec.__struct_fields__, *SHORTCUTS, "disabled", "type"} - {"unresolved"}
 STDIO_KEYS = frozenset(_SHARED | set(StdioServer.__struct_fields__) - {"unresolved"})
@@ -100,5 +145,6 @@ HTTP_KEYS = frozenset(
     | (set(HttpServer.__struct_fields__) - {"unresolved"})
     | REMOTE_URL_KEYS.keys()
     | HEADER_KEYS.keys()
+    | LOGIN_KEYS.keys()
 )
 """Keys of a server with an address."""

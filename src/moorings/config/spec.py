@@ -11,14 +11,14 @@ import hashlib
 import json
 import os
 from collections.abc import Mapping, Sequence, Set
-from typing import Any, Literal, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import msgspec
 
 from .._checks import LONGEST
 from ..errors import MisuseError
 
-__all__ = ["Bounds", "Protocol", "ServerSpec", "StdioServer", "text", "words"]
+__all__ = ["Bounds", "Conflict", "Protocol", "ServerSpec", "StdioServer", "text", "words"]
 
 Protocol = Literal["auto", "handshake", "2026-07-28"]
 """Which era to speak: ``auto`` finds out and remembers; the others skip the probe."""
@@ -54,6 +54,9 @@ class Bounds(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """The DELETE that ends a session over HTTP."""
     headers_command: float = 10.0
     """One run of the command that gives headers."""
+    auth: float = 30.0
+    """One exchange with an authorization server: a discovery with all its documents, a refresh, one request of a
+    login. The login as a whole has a limit of its own (``auth.timeout``)."""
     max_connections: int = 128
     """Connections to one origin (scheme, host and port) at a time; further requests wait for one of them."""
     keep_alive: float = 4.0
@@ -208,6 +211,14 @@ def _check_env(env: Any) -> None:
     for name, value in env.items():
         if not isinstance(name, str) or not isinstance(value, str):
             raise MisuseError(f"env[{name!r}] is text, not {type(value).__name__}")
+
+
+class Conflict(NamedTuple):
+    """A field that is wrong in its form, or beside another."""
+
+    field: str
+    message: str
+    fix: str | None = None
 
 
 def text(field: str, value: object) -> str:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from .entry import Entry, quoted, text_fault
+from .entry import Entry
 from .keys import HTTP_KEYS, HTTP_KINDS, LOCAL_KINDS, STDIO_KEYS, WEBSOCKET_KINDS
 from .problems import kind_of, shown
+from .reader import quoted, text_fault
 from .spec import StdioServer
 
 __all__ = ["StdioEntry"]

@@ -19,6 +19,7 @@ __all__ = [
     "place_of",
     "proxy_fault",
     "server_url_fault",
+    "split_url",
 ]
 
 SERVER_URL = '"https://host/path"'
@@ -41,7 +42,7 @@ class UrlFault(NamedTuple):
 
 def server_url_fault(url: str) -> UrlFault | None:
     """Why this cannot be the URL of a server, or None."""
-    parts = _split(url, ("http", "https"), "https")
+    parts = split_url(url, ("http", "https"), "https")
     if isinstance(parts, UrlFault):
         return parts
     if "@" in parts.netloc:
@@ -56,7 +57,7 @@ def server_url_fault(url: str) -> UrlFault | None:
 
 def proxy_fault(url: str) -> UrlFault | None:
     """Why this cannot be the URL of a proxy, or None. A user and a password may stand in it."""
-    parts = _split(url, PROXY_SCHEMES, "http")
+    parts = split_url(url, PROXY_SCHEMES, "http")
     if isinstance(parts, UrlFault):
         return parts
     if parts.path not in ("", "/") or "?" in url or "#" in url:
@@ -76,7 +77,8 @@ def place_of(url: str) -> tuple[str, str, int, str]:
     return parts.scheme, parts.hostname, parts.port or _PORTS[parts.scheme], parts.path or "/"
 
 
-def _split(url: str, schemes: tuple[str, ...], usual: str) -> SplitResult | UrlFault:
+def split_url(url: str, schemes: tuple[str, ...], usual: str) -> SplitResult | UrlFault:
+    """The parts of an absolute URL of one of these schemes, or why it is none; ``usual`` is the one to write."""
     wanted = " or ".join((", ".join(schemes[:-1]), schemes[-1]))
     if _ODD.search(url):
         return UrlFault("the URL holds a blank, a backslash or a control character")

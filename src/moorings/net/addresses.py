@@ -10,6 +10,8 @@ import re
 from collections.abc import Iterable, Mapping
 from urllib.parse import quote, urlsplit
 
+from .._urls import Address, address_of, is_loopback, plain_host
+
 __all__ = [
     "bypasses",
     "is_loopback",
@@ -52,22 +54,13 @@ def origin(url: str) -> str:
     return f"{scheme}://{host}" if port is None or port == PORTS[scheme] else f"{scheme}://{host}:{port}"
 
 
-def is_loopback(host: str) -> bool:
-    """True for the names and addresses of this machine itself; nothing is looked up."""
-    host = _plain(host)
-    if host == "localhost" or host.endswith(".localhost"):
-        return True
-    address = _address(host)
-    return address is not None and address.is_loopback
-
-
 def is_odd_address(host: str) -> bool:
     """True for an IPv4 address in a form that systems read and filters overlook: ``127.1``, ``2130706433``, ``0x7f.1``.
 
     As browsers do it: what ends in a number is meant as an address.
     """
-    last = _plain(host).rpartition(".")[2]
-    return _NUMBER.fullmatch(last) is not None and _address(_plain(host)) is None
+    last = plain_host(host).rpartition(".")[2]
+    return _NUMBER.fullmatch(last) is not None and address_of(plain_host(host)) is None
 
 
 def no_proxy_list(text: str) -> tuple[str, ...]:
@@ -81,8 +74,8 @@ def bypasses(host: str, port: int, entries: Iterable[str]) -> bool:
     ``*`` is everything; ``name`` and ``.name`` are the name and all below it; an address is that address, a network
     in CIDR all of its addresses; ``:port`` behind a name or address narrows it to that port.
     """
-    host = _plain(host)
-    address = _address(host)
+    host = plain_host(host)
+    address = address_of(host)
     for entry in entries:
         if entry == "*":
             return True
@@ -93,11 +86,11 @@ def bypasses(host: str, port: int, entries: Iterable[str]) -> bool:
         name, entry_port = _split_port(entry)
         if entry_port is not None and entry_port != port:
             continue
-        name = _plain(name.removeprefix("*").removeprefix("."))
+        name = plain_host(name.removeprefix("*").removeprefix("."))
         if not name:
             continue
         if address is not None:
-            if _address(name) == address:
+            if address_of(name) == address:
                 return True
         elif host == name or host.endswith(f".{name}"):
             return True
@@ -132,23 +125,6 @@ def proxy_for(
             proxy = f"http://{proxy}"
         entries += no_proxy_list(environ.get("no_proxy") or environ.get("NO_PROXY") or "")
     return None if bypasses(host, port, entries) else proxy
-
-
-Address = ipaddress.IPv4Address | ipaddress.IPv6Address
-
-
-def _plain(host: str) -> str:
-    return host.strip("[]").rstrip(".").lower()
-
-
-def _address(host: str) -> Address | None:
-    try:
-        address = ipaddress.ip_address(host)
-    except ValueError:
-        return None
-    if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
-        return address.ipv4_mapped
-    return address
 
 
 def _in_network(address: Address, entry: str) -> bool:

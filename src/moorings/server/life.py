@@ -23,6 +23,7 @@ from ..errors import (
     CallError,
     CallTimeout,
     MooringsError,
+    NeedsLogin,
     NotSent,
     Refused,
     ServerDied,
@@ -36,12 +37,15 @@ from ..session.methods import Listed, Methods
 from ..session.negotiate import Negotiated, Start, negotiate
 from ..session.session import Session, SessionHooks, describe
 from ..store import EraRecord, Eras
-from ..transport.base import Closed, StopRecord, Transport
+from ..transport.base import Closed, Failure, StopRecord, Transport
 from ..wire.eras import Era, listen_filter
 from ..wire.types import SubscriptionFilter
 from . import connect
 
 if TYPE_CHECKING:
+    from ..auth.service import Access
+    from ..config import HttpServer
+    from ..net.settings import NetSettings
     from ..net.shared import SharedNet
 
 __all__ = ["Life", "LifeSettings"]
@@ -71,6 +75,8 @@ class LifeSettings(msgspec.Struct, frozen=True):
     """Where the log of a server stands."""
     net: SharedNet
     """What all servers of the host send HTTP with."""
+    access: Callable[[str, HttpServer, NetSettings], Access | None]
+    """Where a server gets its tokens from."""
     start_slot: Callable[[], asyncio.Semaphore]
     """Bounds how many servers start at once."""
     context: contextvars.Context
@@ -235,6 +241,8 @@ class Life:
             self.serving = self.session
             self._on_ready(self)
             await self._serve()
+        if self._unauthorized is not None:
+            return self._unauthorized
         # A process that died of the probe while the end was asked for is no failure.
         return self._death() if self._died is not None and self.negotiated is not None else None
 
@@ -272,6 +280,7 @@ class Life:
             fix="see the last lines of its stderr" if self._died.stderr_tail.strip() else None,
         )
         died.http = self._died.http
+        died.needs = self._died.needs
         return died
 
     # The start
@@ -297,7 +306,8 @@ class Life:
             what = f"{error.tool}: {error.message}" if error.tool else error.message
             failed = StartError(what, server=self.name, stderr_tail=self._tail())
             failed.http = error.http
-            failed.fix = connect.next_step(self.spec, error)
+            failed.needs = error.reason if isinstance(error, NeedsLogin) else ""
+            failed.fix = error.fix if failed.needs else connect.next_step(self.spec, error)
             raise failed from None
         except StartError as error:
             error.stderr_tail = error.stderr_tail or self._tail()
@@ -439,6 +449,7 @@ class Life:
                 acknowledged=self._on_acknowledged,
                 noise=self._on_noise,
                 resource_changed=self._on_resource_changed,
+                needs_login=self._on_needs_login,
                 session_lost=self._on_session_lost,
                 may_have_missed=self._on_may_have_missed,
             ),
@@ -673,6 +684,18 @@ class Life:
                 if key == "lists" and self.session is not None:
                     self._told_in_time = self.first_tools is None and self.session.in_flight("tools/list")
                 return
+
+    _unauthorized: StartError | None = None
+    """Why it ends, where that is for want of a login."""
+
+    def _on_needs_login(self, failure: Failure) -> None:
+        """A request got no token. During the start that ends it anyway; one operation's scopes are its own matter."""
+        if self.negotiated is None or self._end.done() or failure.needs == "scope":
+            return
+        self._unauthorized = StartError(failure.reason, server=self.name, fix=failure.fix)
+        self._unauthorized.http, self._unauthorized.needs = failure.http, failure.needs
+        self.serving = None
+        self._end.set_result(failure.reason)
 
     def _on_noise(self, line: bytes) -> None:
         if self._transport is not None:

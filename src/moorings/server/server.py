@@ -14,7 +14,7 @@ import random
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 from msgspec import Raw
@@ -29,6 +29,7 @@ from ..errors import (
     ConfigError,
     HostClosedError,
     MooringsError,
+    NeedsLogin,
     NotSent,
     Refused,
     StartError,
@@ -56,12 +57,18 @@ from .reads import Reads
 from .replay import may_repeat
 from .states import Event, State, next_state
 
+if TYPE_CHECKING:
+    from ..auth.model import Credential
+    from ..auth.service import Access
+
 __all__ = ["Server", "ServerStatus"]
 
 _log = logging.getLogger("moorings")
 T = TypeVar("T")
 
 STARTABLE = (State.IDLE, State.PARKED)
+HOPELESS = (State.NEEDS_AUTH, State.NEEDS_CLIENT, State.FAILED)
+"""From where no use starts it."""
 _LEVEL = ""
 """Stands among the URIs of subscriptions for the log level."""
 
@@ -170,6 +177,10 @@ class Server:
         """What of it cost the session to which it was said: a server may refuse it so each time."""
         self._costs_distance = 0.0
         """Seconds before that is said to yet another session; grows each time."""
+        self._login: tuple[Access, Callable[[], None]] | None = None
+        """Tells of a credential, while one is waited for; and what ends that."""
+        self._refused_login: Credential | None = None
+        """The one that the server did not take."""
         self._reads = Reads(lambda: asyncio.get_running_loop().time())
         self._declared: ServerCapabilities | None = None
         self.stuck: list[str] = []
@@ -210,7 +221,7 @@ class Server:
         life = self.life
         settled = life.negotiated if life is not None else None
         wait = self._not_before - asyncio.get_running_loop().time()
-        down = self.state in (State.PARKED, State.FAILED, State.STOPPING)
+        down = self.state in (State.PARKED, State.STOPPING, *HOPELESS)
         return ServerStatus(
             name=self.name,
             state=self.state,
@@ -243,7 +254,7 @@ class Server:
 
     def why_not_ready(self) -> str:
         """One clause, for reports."""
-        if self.state in (State.PARKED, State.FAILED, State.STOPPING) and self.last_error is not None:
+        if self.state in (State.PARKED, State.STOPPING, *HOPELESS) and self.last_error is not None:
             return str(self.last_error)
         return f"it is {self.state.value}"
 
@@ -296,10 +307,13 @@ class Server:
     def _on_down(self, life: Life, problem: MooringsError | None) -> None:
         """A life begins to end: from here on it serves nobody."""
         was_ready = self.state is State.READY
+        needs = isinstance(problem, StartError) and bool(problem.needs)
+        if needs:
+            self._await_login(life)
         if problem is not None:
             self.last_error = problem.again()
             self._failed_generation = life.generation
-            if not was_ready:
+            if not was_ready and not needs:
                 self._cool_down()
         self.lists.unbind()
         self._reads.forget()
@@ -310,11 +324,51 @@ class Server:
             if self.state in (State.CONNECTING, State.READY):
                 self._fire(Event.STOP, cause)
         elif was_ready:
-            self._fire(Event.DIED, cause)
+            self._fire(Event.UNAUTHORIZED if needs else Event.DIED, cause)
         elif isinstance(problem, CommandNotFound):
             self._fire(Event.UNUSABLE, cause)
+        elif needs:
+            self._fire(Event.UNAUTHORIZED, cause)
         else:
             self._fire(Event.START_FAILED, cause)
+
+    # Waiting for a login
+
+    def _await_login(self, life: Life) -> None:
+        """Be told when a credential is there that it has not refused. The broker looks at the store, not we."""
+        self._forget_login()
+        access = life.another_access()
+        if access is None:
+            return
+        loop = asyncio.get_running_loop()
+        self._refused_login = access.known
+
+        def told() -> None:
+            try:
+                loop.call_soon_threadsafe(self._look_for_login)
+            except RuntimeError:
+                pass  # the loop is closed: nobody waits any more
+
+        self._login = (access, access.on_change(told))
+
+    def _look_for_login(self) -> None:
+        if self._login is None or self.state not in (State.NEEDS_AUTH, State.NEEDS_CLIENT):
+            return
+        known = self._login[0].known
+        if known is None or known.state != "good" or known == self._refused_login:
+            return
+        self._forget_login()
+        self._fire(Event.AUTHORIZED)
+        if self._wants and not self._closing:
+            self._begin_life()
+
+    def _forget_login(self) -> None:
+        login, self._login = self._login, None
+        if login is not None:
+            access, stop = login
+            stop()
+            # Its end is seen to by this owner: the broker's thread may be the last thing it holds.
+            self._owner.start(access.aclose(), name="wait for a login no more")
 
     def _cool_down(self) -> None:
         bounds = self.spec.bounds
@@ -342,6 +396,10 @@ class Server:
             self._fire(Event.STOPPED_DISABLED)
         elif isinstance(problem, CommandNotFound):
             self._fire(Event.STOPPED_UNUSABLE)
+        elif isinstance(problem, StartError) and problem.needs:
+            client = problem.needs == "client"
+            self._fire(Event.STOPPED_NEEDS_CLIENT if client else Event.STOPPED_NEEDS_AUTH)
+            self._look_for_login()
         elif problem is not None:
             self._fire(Event.STOPPED_AFTER_FAILURE)
         else:
@@ -416,7 +474,7 @@ class Server:
         if not self._enabled:
             raise StartError("it is disabled", server=self.name, fix=f"enable({self.name!r})")
         error = self.last_error
-        if self.state is State.FAILED or (
+        if self.state in HOPELESS or (
             waited_for == self.generation == self._failed_generation
             and error is not None
             and self.state in (State.STOPPING, State.PARKED)
@@ -611,14 +669,21 @@ class Server:
             text = error.message
             if isinstance(error, StartError) and error.stderr_tail.strip() and "stderr ends" not in text:
                 text += f"; its stderr ends: {last_words(error.stderr_tail)}"
-            unsent = NotSent(
-                f"not sent: {text}",
-                server=self.name,
-                tool=label,
-                sent=False,
-                elapsed=clock.elapsed(loop.time()),
-                fix=error.fix,
-            )
+            elapsed = clock.elapsed(loop.time())
+            unsent: NotSent | NeedsLogin
+            if isinstance(error, StartError) and error.needs:
+                unsent = NeedsLogin(
+                    text, reason=error.needs, server=self.name, tool=label, elapsed=elapsed, fix=error.fix
+                )
+            else:
+                unsent = NotSent(
+                    f"not sent: {text}",
+                    server=self.name,
+                    tool=label,
+                    sent=False,
+                    elapsed=elapsed,
+                    fix=error.fix,
+                )
             unsent.http = error.http if isinstance(error, StartError) else None
             raise unsent from error
         except TimeoutError:
@@ -775,7 +840,8 @@ class Server:
         await self._end_life("the server is being restarted")
         self._not_before = float("-inf")
         self._failures = 0
-        if self.state in (State.FAILED, State.PARKED):
+        if self.state in (State.PARKED, *HOPELESS):
+            self._forget_login()
             self._fire(Event.RESET)
 
     async def disable(self) -> None:
@@ -786,7 +852,8 @@ class Server:
             # Enabled again meanwhile: the last wish counts.
             if self._wants and self.state in STARTABLE and not self._closing:
                 self._begin_life()
-        elif self.state in (State.IDLE, State.PARKED, State.FAILED):
+        elif self.state in (State.IDLE, State.PARKED, *HOPELESS):
+            self._forget_login()
             self._fire(Event.DISABLE)
 
     def enable(self) -> None:
@@ -822,6 +889,7 @@ class Server:
             return self._last_stop
         if self.state is not State.CLOSING:
             self._fire(Event.CLOSE)
+        self._forget_login()
         life = self.life
         if life is not None:
             life.end("the host is closing", deadline)

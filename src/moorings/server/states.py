@@ -7,8 +7,9 @@ know in a state is a fault of ours and raises.
 How to read it: a server rests in ``idle`` until it is wanted. ``connecting`` covers spawn, negotiation and the first
 lists, under one deadline. ``ready`` serves calls. However a life ends, its process is taken down in ``stopping``, and
 only from there the server goes on: back to ``idle`` when it was only stopped; to ``parked`` when it failed or died,
-from where the next use starts it again (after a failed start not before its cooldown); to ``failed`` when nothing but
-a changed configuration can help; to ``disabled`` when that is wanted. So there is never a second process beside one
+from where the next use starts it again (after a failed start not before its cooldown); to ``needs_auth`` when it wants
+a login, or ``needs_client`` when we must first become its client, from where the credential wakes it as soon as it is
+there; to ``failed`` when nothing but a changed configuration can help; to ``disabled`` when that is wanted. So there is never a second process beside one
 that is still being ended. ``closing`` and ``closed`` are the end, reached from everywhere.
 """
 
@@ -33,6 +34,10 @@ class State(StrEnum):
     """Its process is being ended."""
     PARKED = "parked"
     """Not running after a failure; the next use starts it again."""
+    NEEDS_AUTH = "needs_auth"
+    """Not running: it wants a login. It goes on by itself once somebody has logged in."""
+    NEEDS_CLIENT = "needs_client"
+    """Not running: who we are at its authorization server must be configured first."""
     FAILED = "failed"
     """Cannot run until its configuration changes."""
     DISABLED = "disabled"
@@ -54,6 +59,8 @@ class Event(StrEnum):
     """It could not be brought up; another try may help."""
     UNUSABLE = "unusable"
     """It could not be brought up, and only a person can change that."""
+    UNAUTHORIZED = "unauthorized"
+    """It takes no token that we have or can get by ourselves."""
     ABANDONED = "abandoned"
     """Nobody wants the start any more."""
     DIED = "died"
@@ -66,10 +73,16 @@ class Event(StrEnum):
     """Its process is gone after a failure or death."""
     STOPPED_UNUSABLE = "stopped_unusable"
     """Its process, if there was one, is gone; nothing but a new configuration helps."""
+    STOPPED_NEEDS_AUTH = "stopped_needs_auth"
+    """Its connection is gone; a person must log in."""
+    STOPPED_NEEDS_CLIENT = "stopped_needs_client"
+    """Its connection is gone; a client must be configured."""
     STOPPED_DISABLED = "stopped_disabled"
     """Its process is gone and it is not to be started."""
     DISABLE = "disable"
     ENABLE = "enable"
+    AUTHORIZED = "authorized"
+    """A credential is there that it has not refused."""
     RESET = "reset"
     """A person asked to try again at once."""
     CLOSE = "close"
@@ -85,19 +98,24 @@ TABLE: Mapping[State, Mapping[Event, State]] = {
         E.CONNECTED: S.READY,
         E.START_FAILED: S.STOPPING,
         E.UNUSABLE: S.STOPPING,
+        E.UNAUTHORIZED: S.STOPPING,
         E.ABANDONED: S.STOPPING,
         E.STOP: S.STOPPING,
         E.CLOSE: S.CLOSING,
     },
-    S.READY: {E.DIED: S.STOPPING, E.STOP: S.STOPPING, E.CLOSE: S.CLOSING},
+    S.READY: {E.DIED: S.STOPPING, E.UNAUTHORIZED: S.STOPPING, E.STOP: S.STOPPING, E.CLOSE: S.CLOSING},
     S.STOPPING: {
         E.STOPPED: S.IDLE,
         E.STOPPED_AFTER_FAILURE: S.PARKED,
         E.STOPPED_UNUSABLE: S.FAILED,
+        E.STOPPED_NEEDS_AUTH: S.NEEDS_AUTH,
+        E.STOPPED_NEEDS_CLIENT: S.NEEDS_CLIENT,
         E.STOPPED_DISABLED: S.DISABLED,
         E.CLOSE: S.CLOSING,
     },
     S.PARKED: {E.WANTED: S.CONNECTING, E.RESET: S.IDLE, E.DISABLE: S.DISABLED, E.CLOSE: S.CLOSING},
+    S.NEEDS_AUTH: {E.AUTHORIZED: S.IDLE, E.RESET: S.IDLE, E.DISABLE: S.DISABLED, E.CLOSE: S.CLOSING},
+    S.NEEDS_CLIENT: {E.AUTHORIZED: S.IDLE, E.RESET: S.IDLE, E.DISABLE: S.DISABLED, E.CLOSE: S.CLOSING},
     S.FAILED: {E.RESET: S.IDLE, E.DISABLE: S.DISABLED, E.CLOSE: S.CLOSING},
     S.DISABLED: {E.ENABLE: S.IDLE, E.CLOSE: S.CLOSING},
     S.CLOSING: {E.CLOSED: S.CLOSED},

@@ -95,6 +95,8 @@ class SessionHooks(msgspec.Struct, frozen=True):
     """A resource was said to be another now."""
     session_lost: Callable[[], None] = lambda: None
     """The server does not know the MCP session any more."""
+    needs_login: Callable[[Failure], None] = lambda failure: None
+    """A request got no token that the server takes, and only a person can change that."""
     may_have_missed: Callable[[], None] = lambda: None
     """What the server said by itself may have been lost."""
 
@@ -639,7 +641,12 @@ class Session:
         elapsed = pending.clock.elapsed(self.loop.time())
         kind, reason = failure.kind, failure.reason
         error: CallError
-        if kind == "turned-away":
+        if failure.needs:
+            error = NeedsLogin(
+                reason, reason=failure.needs, server=self.server, tool=pending.label, elapsed=elapsed
+            )
+            self._hooks.needs_login(failure)
+        elif kind == "turned-away":
             error = Refused(reason, sent=False, server=self.server, tool=pending.label, elapsed=elapsed)
         elif kind in ("unsent", "session-lost"):
             error = NotSent(

@@ -37,6 +37,8 @@ class Closed(msgspec.Struct, frozen=True):
     stderr_tail: str = ""
     http: HttpDetail | None = None
     """The HTTP answer that was the cause, if one was."""
+    needs: str = ""
+    """What a person must do first (``auth.needs``), where that was the cause."""
 
 
 class StopRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -124,6 +126,8 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
     """The answer that said so."""
     fix: str | None = None
     """The next step, if one is known."""
+    needs: str = ""
+    """What a person must do before it can be served (``auth.needs``); empty if it is not that."""
 
 
 class Receiver(Protocol):

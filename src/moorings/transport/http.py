@@ -21,6 +21,8 @@ from contextlib import AbstractAsyncContextManager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from .._tasks import TaskOwner, outlast, put_back_cancellation
 from .._urls import shown_url
 from ..net.errors import NetError, RedirectRefused, TooLarge
@@ -29,6 +31,7 @@ from ..wire.headers import standard_headers
 from ..wire.http_rules import Reading, how_to_read
 from ..wire.sse import EventParser, OversizeEvent
 from .base import Closed, Failure, OutboxFull, Outgoing, Receiver, Request, StopRecord
+from .http_auth import Pass, Withheld
 from .http_parts import (
     EVENT_STREAM,
     FAILURES,
@@ -47,6 +50,7 @@ from .http_parts import (
 )
 
 if TYPE_CHECKING:
+    from ..auth.broker import Ask
     from ..net.client import HttpClient
     from ..net.exchange import Answer
 
@@ -246,10 +250,16 @@ class HttpTransport:
         """Send it, and bring its answer to the receiver; returns why there is none."""
         settings = self._settings
         tries = Tries()
+        token = Pass(settings.access, method if request is None else f"{method} {request.label}")
+        ask: Ask | None = None
         while True:
             given = settings.headers.at_hand
             if given is None:
                 given = await settings.headers.get()
+            try:
+                bearer = await token.headers("POST", self._url, given)
+            except Withheld as withheld:
+                return withheld.failure
             if out.session != self._session_id and method != "initialize":
                 # Others found out meanwhile: it belongs to a conversation that is over, and has not been sent.
                 return Failure(kind="session-lost", reason="the server does not know the session any more")
@@ -257,7 +267,9 @@ class HttpTransport:
                 async with self._client.send(
                     "POST",
                     self._url,
-                    headers=self._headers_for(given, request, method),
+                    headers={**self._headers_for(given, request, method), **bearer}
+                    if bearer
+                    else self._headers_for(given, request, method),
                     body=out.frame,
                     first_byte=settings.first_byte,
                     idle=settings.idle,
@@ -267,8 +279,16 @@ class HttpTransport:
                     if answer.status < 300:
                         self._url = answer.url
                     pause = tries.turned_away(answer, given, settings.headers, request)
-                    if pause is None:
+                    ask = token.refused(answer, given) if pause is None else None
+                    if ask is not None:
+                        failure = refusal(answer, settings, await first_bytes(answer, settings))
+                    elif pause is None:
                         return await self._take(answer, out, request, method, out.session)
+                if ask is not None:
+                    # Its connection has been given back: a token may take a while.
+                    if (why := await token.again(ask, failure)) is not None:
+                        return why
+                    pause = 0.0
             except NetError as error:
                 pause = tries.failed(error, out)
                 if pause is None:
@@ -376,7 +396,7 @@ class HttpTransport:
         return await self._resume(stream, out, request)
 
     async def _resume(self, stream: _Stream, out: Exchange, request: Request) -> Failure | None:
-        tries, tries_of = 0, Tries()
+        tries, tries_of, token = 0, Tries(), Pass(self._settings.access, "GET")
         shortest = FIRST_RESUME
         reason = "the stream ended without the answer"
         while tries < MOST_RESUMES:
@@ -388,19 +408,32 @@ class HttpTransport:
                 return Failure(kind="broken", reason=lost)
             try:
                 given = await self._settings.headers.get()
-                async with self._get(given, stream.last_id) as answer:
+                bearer = await token.headers("GET", self._url, given)
+                async with self._get({**given, **bearer}, stream.last_id) as answer:
                     if tries_of.turned_away(answer, given, self._settings.headers, None) is not None:
                         continue
-                    if answer.status == 404 and out.session is not None:
+                    ask = token.refused(answer, given)
+                    if ask is not None:
+                        failure = Failure(
+                            kind="broken",
+                            reason=f"{reason}, and it is not resumed (HTTP {answer.status})",
+                            http=detail_of(answer, self._settings),
+                        )
+                    elif answer.status == 404 and out.session is not None:
                         self._lose_session(out.session)
                         return Failure(kind="broken", reason=lost, http=detail_of(answer, self._settings))
-                    if answer.status != 200 or answer.content_type != EVENT_STREAM:
+                    elif answer.status != 200 or answer.content_type != EVENT_STREAM:
                         return Failure(
                             kind="broken",
                             reason=f"{reason}, and it is not resumed (HTTP {answer.status})",
                             http=detail_of(answer, self._settings),
                         )
-                    await stream.read(answer, out)
+                    else:
+                        await stream.read(answer, out)
+                if ask is not None and (why := await token.again(ask, failure)) is not None:
+                    return why
+            except Withheld as withheld:
+                return msgspec.structs.replace(withheld.failure, kind="broken")
             except NetError as error:
                 reason = error.reason
             if request.done or out.abandoned:
@@ -446,21 +479,27 @@ class HttpTransport:
         stream = _Stream(self, None)
         wait = FIRST_REOPEN
         tries = Tries()
+        token = Pass(self._settings.access, "GET")
         while True:
             before, began = stream.events, self._loop.time()
             session = self._session_id
             try:
                 given = await self._settings.headers.get()
-                async with self._get(given, stream.last_id) as answer:
+                bearer = await token.headers("GET", self._url, given)
+                async with self._get({**given, **bearer}, stream.last_id) as answer:
                     if tries.turned_away(answer, given, self._settings.headers, None) is not None:
                         continue
-                    self._heard_of_listen()
-                    if answer.status == 404 and session is not None and self._stream_opened:
+                    ask = token.refused(answer, given)
+                    if ask is None:
+                        self._heard_of_listen()
+                    if ask is not None:
+                        refused = Failure(kind="turned-away", reason=f"HTTP {answer.status}")
+                    elif answer.status == 404 and session is not None and self._stream_opened:
                         if not self._lost_by_stream:
                             self._lost_by_stream = True
                             self._lose_session(session)
                         return
-                    if answer.status != 200 or answer.content_type != EVENT_STREAM:
+                    elif answer.status != 200 or answer.content_type != EVENT_STREAM:
                         if answer.status < 500 and answer.status != 429:
                             return  # it has none (405), or none for us
                     else:
@@ -468,8 +507,14 @@ class HttpTransport:
                         if again and stream.last_id is None:
                             self._receiver.may_have_missed()
                         self._hears = True
-                        tries = Tries()
+                        tries, token = Tries(), Pass(self._settings.access, "GET")
                         await stream.read(answer, None)
+                if ask is not None:
+                    if await token.again(ask, refused) is not None:
+                        return  # calls find out, and say so
+                    continue
+            except Withheld:
+                return  # as above
             except RedirectRefused:
                 return  # a page to sign in at, or the like: none for us
             except FAILURES as error:
@@ -522,9 +567,12 @@ class HttpTransport:
                 now = self._loop.time()
                 await see_off(self._exchanges, now + (by - now) / 2)
                 if self._session_id is not None and not self._modern:
+                    token = Pass(self._settings.access, "DELETE")
+                    given = self._settings.headers.latest
                     headers = {
                         # Those of last time: nothing of the user's is run any more.
-                        **self._settings.headers.latest,
+                        **given,
+                        **await token.headers("DELETE", self._url, given),
                         "Mcp-Session-Id": self._session_id,
                         "MCP-Protocol-Version": self._revision,
                     }
@@ -538,6 +586,8 @@ class HttpTransport:
                         redirects="none",
                     ) as answer:
                         _log.debug("the session of %s was ended: HTTP %s", self._shown, answer.status)
+        except Withheld as error:
+            _log.debug("the session of %s was not ended: %s", self._shown, error)
         except (*FAILURES, TimeoutError) as error:
             if asked and (isinstance(error, TimeoutError) or net_failure(error).kind == "broken"):
                 self._unanswered = ("DELETE",)

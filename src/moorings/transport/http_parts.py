@@ -36,6 +36,7 @@ from .http_headers import HeadersFailed, HeaderSource
 from .http_secrets import Secrets, hidden, hidden_bytes
 
 if TYPE_CHECKING:
+    from ..auth.service import Access
     from ..net.client import HttpClient
     from ..net.exchange import Answer
 
@@ -88,10 +89,14 @@ class HttpSettings(msgspec.Struct, frozen=True):
     """What tasks of the transport run in: not that of the call that happened to send."""
     leave: Callable[[], Awaitable[None]]
     """Called once at the end: the client is not used any more."""
+    access: Access | None = None
+    """Where tokens come from; None: a 401 is what it is."""
 
     def secrets(self) -> Secrets:
         """What of our requests must not be shown, where a server repeats it."""
-        return self.headers.secrets(self.url)
+        own = self.headers.secrets(self.url)
+        tokens = self.access.secrets() if self.access is not None and self.access.awake else ()
+        return (*tokens, *own) if tokens else own
 
 
 class Exchange(Outgoing, eq=False, gc=True, weakref=True):

@@ -20,6 +20,7 @@ from ..net.errors import NetError
 from ..wire.http_rules import first_words
 from ..wire.sse import EventParser, OversizeEvent
 from .base import Closed, Failure, OutboxFull, Outgoing, Receiver, Request, StopRecord
+from .http_auth import Pass, Withheld
 from .http_parts import (
     EVENT_STREAM,
     FAILURES,
@@ -70,6 +71,8 @@ class LegacySseTransport:
         self._over = False
         self.problem: HttpDetail | None = None
         """What the server answered in place of a stream."""
+        self.needs = ""
+        """What a person must do first, where that is why there is none."""
 
     def start(self) -> None:
         self._ending.begin(self)
@@ -91,25 +94,36 @@ class LegacySseTransport:
         try:
             async with asyncio.timeout(settings.connect) as opening:
                 tries = Tries()
+                token = Pass(settings.access, "GET")
                 while True:
                     given = await settings.headers.get()
+                    bearer = await token.headers("GET", settings.url, given)
                     async with self._client.send(
                         "GET",
                         settings.url,
-                        headers={**given, "Accept": EVENT_STREAM},
+                        headers={**given, **bearer, "Accept": EVENT_STREAM},
                         first_byte=settings.first_byte,
                         idle=settings.idle,
                         redirects="same-origin" if settings.redirects else "none",
                     ) as answer:
                         if tries.turned_away(answer, given, settings.headers, None) is not None:
                             continue
+                        ask = token.refused(answer, given)
                         if answer.status != 200 or answer.content_type != EVENT_STREAM:
                             failure = refusal(answer, settings, await first_bytes(answer, settings))
                             self.problem = failure.http
                             reason = f"gave no event stream: {failure.reason}"
                         else:
                             reason = await self._read(answer, opening) or reason
+                    if ask is not None:
+                        why = await token.again(ask, failure)
+                        if why is None:
+                            reason = "closed its event stream"
+                            continue
+                        reason, self.needs = f"gave no event stream: {why.reason}", why.needs
                     break
+        except Withheld as withheld:
+            reason, self.needs = withheld.failure.reason, withheld.failure.needs
         except TimeoutError:
             reason = f"did not say where to send to within {settings.connect:g} s (Bounds.connect)"
         except FAILURES as error:
@@ -148,7 +162,7 @@ class LegacySseTransport:
     def _end(self, reason: str) -> None:
         if not self._over:
             self._over = True
-            self._receiver.closed(Closed(reason, http=self.problem))
+            self._receiver.closed(Closed(reason, http=self.problem, needs=self.needs))
 
     async def prepare(self) -> None:
         """Load what is loaded late, and make the TLS context: that is not the server's time. Faults show on sending."""
@@ -192,9 +206,14 @@ class LegacySseTransport:
         settings = self._settings
         url = await asyncio.shield(self._endpoint)
         tries = Tries()
+        token = Pass(settings.access, "POST" if request is None else request.label)
         while True:
             given = await settings.headers.get()
-            headers = {**given, "Content-Type": JSON, "Accept": f"{JSON}, {EVENT_STREAM}"}
+            try:
+                bearer = await token.headers("POST", url, given)
+            except Withheld as withheld:
+                return withheld.failure
+            headers = {**given, **bearer, "Content-Type": JSON, "Accept": f"{JSON}, {EVENT_STREAM}"}
             if self._revision:
                 headers["MCP-Protocol-Version"] = self._revision
             try:
@@ -208,11 +227,18 @@ class LegacySseTransport:
                     on_sent=out.mark,
                     redirects="same-origin" if settings.redirects else "none",
                 ) as answer:
+                    ask = token.refused(answer, given)
                     if 200 <= answer.status < 300:
                         return None
                     pause = tries.turned_away(answer, given, settings.headers, request)
                     if pause is None:
-                        return refusal(answer, settings, await first_bytes(answer, settings))
+                        failure = refusal(answer, settings, await first_bytes(answer, settings))
+                        if ask is None:
+                            return failure
+                if pause is None and ask is not None:
+                    if (why := await token.again(ask, failure)) is not None:
+                        return why
+                    pause = 0.0
             except NetError as error:
                 pause = tries.failed(error, out)
                 if pause is None:

@@ -1,0 +1,46 @@
+"""What a fault of OAuth asks of people, in one word: for errors, states and reports."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from .discovery import DiscoveryFault
+from .faults import (
+    AuthFault,
+    Insufficient,
+    LoginDenied,
+    NeedsClient,
+    NeedsExtra,
+    NeedsPerson,
+    StepUpRefused,
+)
+from .renewal import ClientGone, Dead
+
+__all__ = ["Needs", "needs_of"]
+
+Needs = Literal["login", "expired", "revoked", "lost", "scope", "denied", "client", "server", "package"]
+"""``login``: nobody has logged in, or somebody logged out. ``expired``, ``revoked``, ``lost``: the login is over, and
+how it came to that. ``scope``: it is good, and not for this. ``denied``: the server or the person said no. ``client``:
+who we are must be configured. ``server``: so must the authorization server. ``package``: something is to be
+installed."""
+
+
+def needs_of(fault: AuthFault) -> Needs:
+    """The word for a fault that does not pass by itself."""
+    if isinstance(fault, NeedsPerson):
+        return needs_of(fault.why)
+    if isinstance(fault, NeedsClient | ClientGone):
+        return "client"
+    if isinstance(fault, Insufficient | StepUpRefused):
+        return "scope"
+    if isinstance(fault, Dead):
+        return "lost" if fault.credential.state == "lost" else (
+            "revoked" if fault.credential.state == "refused" else "expired"
+        )
+    if isinstance(fault, LoginDenied):
+        return "denied"
+    if isinstance(fault, NeedsExtra):
+        return "package"
+    if isinstance(fault, DiscoveryFault):
+        return "server"
+    return "login"

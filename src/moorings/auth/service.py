@@ -1,0 +1,289 @@
+"""What hands out tokens for protected servers: an ``AuthService`` for a store and process, an ``Access`` for each user.
+
+The service joins the broker to what it stands on: the store, the connections to authorization servers, the flow of each
+account. Made by whoever configures a store (``shared.py`` keeps one for each); holds nothing while no ``Access`` is
+awake. An ``Access`` is made by a sender of requests (a transport, an ``httpx`` client) and ended by it; it sleeps, and
+costs nothing, while there is no sign that its server is protected.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from .._outcome import Outcome
+from ..store.credentials import CredentialStore
+from .broker import Ask, Bearer, Broker, Subject
+from .challenge import bearer as bearer_of
+from .challenge import parse_challenges
+from .dpop import Nonces, Prover
+from .flows import Account, AccountFlow
+from .http import AuthHttp, on_this_machine
+from .scopes import parse_scope
+
+if TYPE_CHECKING:
+    from .model import Credential
+    from ..net.client import Net
+
+__all__ = ["Access", "AuthService", "ask_of"]
+
+END_WITHIN = 2.0
+"""Seconds for which the last user waits for the end of the broker's thread; what it finishes goes on by itself."""
+
+
+class AuthService:
+    """See the module."""
+
+    def __init__(
+        self,
+        open_store: Callable[[], Awaitable[CredentialStore]],
+        *,
+        may_hold: Callable[[], bool] = lambda: True,
+        environ: Callable[[], Mapping[str, str]],
+        wall: Callable[[], float] = time.time,
+        steady: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """
+        Args:
+            open_store: makes the store, on the broker's loop.
+            may_hold: a quick look whether something may be stored, so whether it is worth opening.
+            environ: the environment that says which proxies are used.
+        """
+        self.may_hold = may_hold
+        self.nonces = Nonces()
+        self._environ = environ
+        self._wall = wall
+        self._net: Net | None = None
+        self._accounts: dict[Subject, list[Account]] = {}
+        """Those of the users there are, by subject."""
+        self._flows: dict[Subject, tuple[Account, AccountFlow]] = {}
+        self.broker = Broker(open_store, flow=self._flow, closing=self._close_net, wall=wall, steady=steady)
+
+    def access(self, account: Account) -> Access:
+        """For one user of one account. Raises ValueError: the URL is none of http or https."""
+        subject = account.subject
+        self._accounts.setdefault(subject, []).append(account)
+        return Access(self, account, subject)
+
+    def forget(self, subject: Subject, account: Account) -> None:
+        """One user less."""
+        users = [each for each in self._accounts.get(subject, ()) if each is not account]
+        if users:
+            self._accounts[subject] = users
+        else:
+            self._accounts.pop(subject, None)
+
+    def _flow(self, subject: Subject) -> AccountFlow | None:
+        users = self._accounts.get(subject)
+        if not users:
+            return None
+        # Of several, one that can ask a person; else the latest.
+        account = next((each for each in users if each.browser or each.show_code), users[-1])
+        made = self._flows.get(subject)
+        if made is not None and made[0] is account:
+            return made[1]
+        flow = self._make_flow(account)
+        self._flows[subject] = (account, flow)
+        return flow
+
+    def _make_flow(self, account: Account) -> AccountFlow:
+        if self._net is None:
+            from ..net.client import Net
+
+            self._net = Net(self._environ)
+        settings = account.settings
+        http = AuthHttp(
+            self._net,
+            account.net,
+            loopback=on_this_machine(account.url, settings.issuer, settings.idp_issuer),
+            private_networks=settings.private_networks,
+        )
+        return AccountFlow(account, http, self.nonces, wall=self._wall)
+
+    async def _close_net(self) -> None:
+        net, self._net = self._net, None
+        self._flows.clear()
+        if net is not None:
+            await net.aclose()
+
+
+class Access:
+    """The tokens of one account, for one user. Any thread and loop may use it; ``aclose`` or ``close`` ends it."""
+
+    def __init__(self, service: AuthService, account: Account, subject: Subject) -> None:
+        self.account = account
+        self.subject = subject
+        self._service = service
+        self._broker = service.broker
+        self._provers: dict[str, Prover] = {}
+        self._raised: set[str] = set()
+        """Operations for which the scopes were raised, and that have not run since."""
+        self._joined = False
+        self._ended = False
+        if service.may_hold():
+            self.wake()
+
+    @property
+    def patience(self) -> float:
+        """Seconds for which a request waits for a token: what is said to servers, and a person where one is asked."""
+        account = self.account
+        asks = account.browser is not None or account.show_code is not None
+        return 2 * account.within + (account.settings.timeout if asks else 0.0)
+
+    @property
+    def awake(self) -> bool:
+        """True once there is a sign that its server is protected: something stored, or a refusal."""
+        return self._joined
+
+    def wake(self) -> None:
+        """Begin to use the broker."""
+        if not self._joined and not self._ended:
+            self._broker.join()
+            self._joined = True
+
+    @property
+    def known(self) -> Credential | None:
+        """The credential in memory, usable or not."""
+        return self._broker.known(self.subject)
+
+    # Tokens
+
+    def at_hand(self) -> Bearer | None:
+        """A token that can be sent now, without waiting."""
+        return self._broker.at_hand(self.subject) if self._joined else None
+
+    @property
+    def has_none(self) -> bool:
+        """True if it is known that there is none, so that a request is sent without."""
+        return not self._joined or self._broker.has_none(self.subject)
+
+    async def bearer(self, until: float) -> Bearer | None:
+        """See ``Broker.bearer``."""
+        return None if self.has_none else await self._broker.bearer(self.subject, until)
+
+    async def refused(self, bearer: Bearer | None, until: float, ask: Ask) -> Bearer:
+        """See ``Broker.refused``."""
+        self._before(ask)
+        return await self._broker.refused(self.subject, bearer, until, ask)
+
+    def wait_bearer(self, timeout: float) -> Bearer | None:
+        """As ``bearer``, for a thread without a loop."""
+        return None if self.has_none else self._broker.wait_bearer(self.subject, timeout)
+
+    def wait_refused(self, bearer: Bearer | None, timeout: float, ask: Ask) -> Bearer:
+        """As ``refused``, for a thread without a loop."""
+        self._before(ask)
+        return self._broker.wait_refused(self.subject, bearer, timeout, ask)
+
+    def _before(self, ask: Ask) -> None:
+        self.wake()
+        if ask.insufficient:
+            self._raised.add(ask.operation)
+
+    def served(self, operation: str) -> None:
+        """A request was answered."""
+        if self._raised and operation in self._raised:
+            self._raised.discard(operation)
+            self._broker.served(self.subject, operation)
+
+    def on_change(self, told: Callable[[], None]) -> Callable[[], None]:
+        """See ``Broker.on_change``; it wakes."""
+        self.wake()
+        return self._broker.on_change(self.subject, told)
+
+    # Requests
+
+    def headers(self, bearer: Bearer, method: str, url: str) -> dict[str, str]:
+        """What a request carries.
+
+        Raises:
+            AuthFault: the token is bound to a key that cannot be used.
+        """
+        credential = bearer.credential
+        if bearer.scheme != "DPoP" or credential.dpop_jwk is None:
+            return {"Authorization": f"{bearer.scheme} {bearer.token.reveal()}"}
+        proof = self._prover(credential.dpop_jwk.reveal(), bearer).proof(
+            method, url, now=time.time(), access_token=bearer.token
+        )
+        return {"Authorization": f"DPoP {bearer.token.reveal()}", "DPoP": proof.reveal()}
+
+    def _prover(self, jwk: str, bearer: Bearer) -> Prover:
+        prover = self._provers.get(jwk)
+        if prover is None:
+            assert bearer.credential.dpop_jwk is not None
+            self._provers = {jwk: Prover(bearer.credential.dpop_jwk, self._service.nonces)}
+            prover = self._provers[jwk]
+        return prover
+
+    def learn(self, url: str, headers: Mapping[str, str]) -> bool:
+        """Take the nonce that an answer brings for DPoP; True if it is new."""
+        return self._service.nonces.learn(url, headers)
+
+    def secrets(self) -> tuple[str, ...]:
+        """What a server must not be shown to repeat: the tokens of now."""
+        current = self._broker.known(self.subject)
+        if current is None:
+            return ()
+        given = (current.access_token, current.refresh_token, current.registration.client_secret)
+        return tuple(each.reveal() for each in given if each)
+
+    # The end
+
+    def leave(self) -> Outcome[bool] | None:
+        """It is used no more. Returns what is there once nothing of the broker runs, for the last one to leave."""
+        if not self._ended:
+            self._ended = True
+            self._service.forget(self.subject, self.account)
+        if not self._joined:
+            return None
+        self._joined = False
+        return self._broker.leave()
+
+    async def aclose(self) -> None:
+        """It is used no more; the last user waits a moment for the end of the broker's thread."""
+        over = self.leave()
+        if over is not None:
+            try:
+                await over.outcome(asyncio.get_running_loop().time() + END_WITHIN)
+            except TimeoutError:
+                pass  # A refresh is finished, and its lock given back, whoever waits.
+
+    def close(self) -> None:
+        """As ``aclose``, for a thread without a loop."""
+        over = self.leave()
+        if over is not None:
+            try:
+                over.wait(END_WITHIN)
+            except TimeoutError:
+                pass  # As above.
+
+
+def ask_of(
+    status: int,
+    challenges: Sequence[str],
+    bearer: Bearer | None,
+    *,
+    operation: str,
+    anew: bool,
+    headers: bool,
+) -> Ask | None:
+    """What a refusal asks for; None if it is not one for want of a token.
+
+    Args:
+        challenges: the ``WWW-Authenticate`` headers.
+        bearer: what was sent.
+        operation: the method and what it names, for the count of step-ups.
+        anew: the token was got for this very request.
+        headers: the user gave headers of their own, which may be another way in.
+    """
+    wanted = bearer_of(parse_challenges(challenges))
+    if status == 403:
+        if wanted is None or wanted.get("error") != "insufficient_scope" or bearer is None:
+            return None
+        scopes = parse_scope(wanted.get("scope")) or ()
+        return Ask(tuple(challenges), scopes, operation, anew, insufficient=True)
+    if status != 401 or (wanted is None and headers and bearer is None):
+        return None
+    return Ask(tuple(challenges), (), operation, anew)

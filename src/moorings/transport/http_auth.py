@@ -1,0 +1,152 @@
+"""The token side of one message: what it carries, and what is done when the server refuses it for that (401, 403).
+
+Made for each message by both HTTP transports. Nothing is held while a request is under way, nor while a token is waited
+for: that work is the broker's (``auth/broker.py``), and whoever waits here may stop at any time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from ..config.headers import same_name
+from .base import Failure
+
+if TYPE_CHECKING:
+    from ..auth.broker import Ask, Bearer
+    from ..auth.faults import AuthFault
+    from ..auth.service import Access
+    from ..net.exchange import Answer
+
+__all__ = ["Pass", "Withheld"]
+
+MOST_REFUSALS = 2
+"""Refusals of one message after which another token is asked for: the first may be old, the second was new."""
+MOST_NONCES = 2
+"""Times that one message is sent again with a nonce that the server gave (RFC 9449 §9)."""
+
+_NOTHING: Mapping[str, str] = {}
+
+
+class Withheld(Exception):
+    """There is no token for a message, so it is not sent."""
+
+    def __init__(self, failure: Failure) -> None:
+        super().__init__(failure.reason)
+        self.failure = failure
+
+
+class Pass:
+    """See the module."""
+
+    __slots__ = ("_access", "_bearer", "_nonces", "_operation", "_own", "_refusals")
+
+    def __init__(self, access: Access | None, operation: str) -> None:
+        """``operation`` is the method and what it names: scopes are raised for it, and tries are counted for it."""
+        self._access = access
+        self._operation = operation
+        self._own = False
+        """True if the user's headers hold a login of their own: then it is none of ours."""
+        self._bearer: Bearer | None = None
+        self._refusals = 0
+        self._nonces = 0
+
+    async def headers(self, method: str, url: str, given: Mapping[str, str]) -> Mapping[str, str]:
+        """What the message carries beside the headers that the user gave.
+
+        Raises:
+            Withheld: a login is needed, or no token came in time.
+        """
+        access = self._access
+        if access is None:
+            return _NOTHING
+        self._own = same_name("authorization", given) is not None
+        if self._own or access.has_none:
+            self._bearer = None
+            return _NOTHING
+        from ..auth.faults import AuthFault
+
+        try:
+            bearer = access.at_hand() or await access.bearer(self._until(access))
+            self._bearer = bearer
+            return _NOTHING if bearer is None else access.headers(bearer, method, url)
+        except AuthFault as fault:
+            raise Withheld(_failure(fault, None)) from None
+        except TimeoutError:
+            raise Withheld(_too_slow(access, None)) from None
+
+    def refused(self, answer: Answer, given: Mapping[str, str]) -> Ask | None:
+        """What an answer asks for, if it refuses the message for want of a (better) token; else None."""
+        access = self._access
+        if access is None or self._own:
+            return None
+        bearer = self._bearer
+        news = bearer is not None and bearer.scheme == "DPoP" and access.learn(answer.url, answer.headers)
+        if answer.status not in (401, 403):
+            if answer.status < 400:
+                access.served(self._operation)
+            return None
+        from ..auth.broker import Ask
+        from ..auth.service import ask_of
+
+        headers: Any = answer.headers
+        challenges = headers.getall("WWW-Authenticate", ())
+        if news and answer.status == 401 and self._nonces < MOST_NONCES:
+            self._nonces += 1
+            return Ask(nonce=True)
+        if self._refusals == MOST_REFUSALS:
+            return None
+        return ask_of(
+            answer.status,
+            challenges,
+            bearer,
+            operation=self._operation,
+            anew=self._refusals > 0,
+            headers=bool(given),
+        )
+
+    async def again(self, ask: Ask, failure: Failure) -> Failure | None:
+        """Get what a refusal asks for. None: it is there, and the message is sent once more; else why there is none.
+
+        ``failure`` is what the refusal means if nothing comes.
+        """
+        access = self._access
+        assert access is not None
+        if ask.nonce:
+            return None
+        self._refusals += 1
+        from ..auth.faults import AuthFault
+
+        try:
+            self._bearer = await access.refused(self._bearer, self._until(access), ask)
+        except AuthFault as fault:
+            return _failure(fault, failure)
+        except TimeoutError:
+            return _too_slow(access, failure)
+        return None
+
+    def _until(self, access: Access) -> float:
+        return asyncio.get_running_loop().time() + access.patience
+
+
+def _failure(fault: AuthFault, refusal: Failure | None) -> Failure:
+    from ..auth.faults import passes
+    from ..auth.needs import needs_of
+
+    reason = str(fault) if refusal is None else f"{refusal.reason}; {fault}"
+    return Failure(
+        kind="unsent" if refusal is None else refusal.kind,
+        reason=reason,
+        http=None if refusal is None else refusal.http,
+        needs="" if passes(fault) else needs_of(fault),
+    )
+
+
+def _too_slow(access: Access, refusal: Failure | None) -> Failure:
+    reason = f"no token came within {access.patience:.4g} s"
+    return Failure(
+        kind="unsent" if refusal is None else refusal.kind,
+        reason=reason if refusal is None else f"{refusal.reason}; {reason}",
+        http=None if refusal is None else refusal.http,
+    )
