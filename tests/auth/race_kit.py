@@ -118,7 +118,9 @@ class Player:
         async with asyncio.timeout(WITHIN):
             while True:
                 line = await self._reader.readline()
-                assert line, f"player {self.pid} ended, and {what!r} was to come; before it came {self._heard}"
+                assert line, (
+                    f"player {self.pid} ended, and {what!r} was to come; before it came {self._heard}"
+                )
                 said = json.loads(line)
                 if what in said:
                     return said[what]
@@ -357,7 +359,9 @@ async def race(stage: Stage, players: list[Player], rounds: int, *, threads: int
         tokens = {each.get("token") or each["error"] + ": " + each["text"] for each in got}
         assert len(tokens) == 1, f"round {number} ({how}, held: {held}): {tokens}"
         assert before not in tokens and not any("error" in each for each in got), tokens
-        assert (server.requests() - asked, server.revoked()) == (1, 0), f"round {number} ({how}, held: {held})"
+        assert (server.requests() - asked, server.revoked()) == (1, 0), (
+            f"round {number} ({how}, held: {held})"
+        )
         before = tokens.pop()
     stored = await stage.stored()
     assert (stored.version, stored.state) == (1 + rounds, "good")

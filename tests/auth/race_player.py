@@ -11,6 +11,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import encodings.idna  # noqa: F401
+import functools
+import gc
 import json
 import os
 import queue
@@ -18,14 +21,20 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import AsyncIterator, Callable, Mapping
-from typing import Any
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from typing import Any, cast
 
-# Imported here, once for all that are forked.
+# What players need is imported here, once for all of them.
+import aiohttp  # noqa: F401
 import asyncpg  # noqa: F401
 import redis.asyncio  # noqa: F401
 
-import moorings.net.client
+import moorings.net.exchange
+import moorings.net.inflate
+import moorings.net.inherited
+import moorings.net.pool
+import moorings.net.resolver
+import moorings.net.tls
 import moorings.store.files
 import moorings.store.postgres_store
 import moorings.store.redis_store  # noqa: F401
@@ -36,6 +45,7 @@ from moorings.auth.faults import AuthFault
 from moorings.auth.model import LOCAL, Credential
 from moorings.auth.renewal import INTENT
 from moorings.store.credentials import CredentialStore, Lease, StoredKey, Watching
+from tests.auth.broker_kit import EndpointFlow
 from tests.auth.grants_kit import plain_http, soon
 from tests.store.backends import open_store
 
@@ -83,6 +93,44 @@ class Stepped:
         await self._store.aclose()
 
 
+class Refreshing:
+    """What a flow of ``broker_kit`` asks: the real exchange, with a clock that is told, and its steps."""
+
+    def __init__(
+        self,
+        wall: Callable[[], float],
+        at: Callable[[str], None] = lambda step: None,
+        within: float = WITHIN,
+    ) -> None:
+        self._wall = wall
+        self._at = at
+        self._within = within
+
+    async def refresh(self, credential: Credential) -> Credential:
+        assert credential.refresh_token is not None
+        self._at("before-post")
+        sent = self._wall()
+        async with plain_http() as http:
+            tokens = await grants.refresh(
+                http,
+                credential.metadata,
+                credential.registration,
+                refresh_token=credential.refresh_token,
+                resource=credential.key.resource,
+                deadline=soon(self._within),
+            )
+        self._at("after-post")
+        return grants.merged(credential, tokens, now=sent)
+
+
+def broker_of(
+    opened: Callable[[], Awaitable[CredentialStore]], wall: Callable[[], float], endpoint: Refreshing
+) -> Broker:
+    """A broker that refreshes, and gets no credential by itself."""
+    flow: Any = EndpointFlow(cast(Any, endpoint))
+    return Broker(opened, flow=lambda subject: flow, wall=wall)
+
+
 class Turn:
     """One order to ask, carried out by all threads at the same moment."""
 
@@ -121,7 +169,7 @@ class Player:
         self._step = ""
         self._go = threading.Event()
         self._wall = 0.0
-        self._broker: Any = None
+        self._broker: Any = None  # a Broker, from begin on
         self._subject = Subject(LOCAL, "")
         self._threads: list[tuple[threading.Thread, queue.SimpleQueue[Turn | None]]] = []
 
@@ -160,27 +208,14 @@ class Player:
         async def opened() -> Stepped:
             return Stepped(open_store(kind, where), self._at)
 
-        async def refresh(credential: Credential) -> Credential:
-            assert credential.refresh_token is not None
-            self._at("before-post")
-            sent = self._wall
-            async with plain_http() as http:
-                tokens = await grants.refresh(
-                    http,
-                    credential.metadata,
-                    credential.registration,
-                    refresh_token=credential.refresh_token,
-                    resource=credential.key.resource,
-                    deadline=soon(post_within),
-                )
-            self._at("after-post")
-            return grants.merged(credential, tokens, now=sent)
-
-        self._broker = Broker(opened, refresh=refresh, wall=lambda: self._wall)
+        endpoint = Refreshing(lambda: self._wall, self._at, post_within)
+        self._broker = broker_of(opened, lambda: self._wall, endpoint)
         self._broker.join()
         for number in range(threads):
             orders: queue.SimpleQueue[Turn | None] = queue.SimpleQueue()
-            thread = threading.Thread(target=self._serve, args=(orders,), name=f"player {number}")
+            thread = threading.Thread(
+                target=self._serve, args=(orders, number % 2 == 1), name=f"player {number}"
+            )
             thread.start()
             self._threads.append((thread, orders))
         self.say(begun=True)
@@ -203,7 +238,7 @@ class Player:
         broker, self._broker = self._broker, None
         if broker is not None:
             end = broker.leave()
-            assert end is None or end.wait(WITHIN)
+            assert end is not None and end.wait(WITHIN)
 
     # Work
 
@@ -214,31 +249,40 @@ class Player:
             self.say(at=step)
             self._go.wait(2 * WITHIN)
 
-    def _serve(self, orders: queue.SimpleQueue[Turn | None]) -> None:
-        bearer: Bearer | None = None
-        with asyncio.Runner() as runner:
+    def _serve(self, orders: queue.SimpleQueue[Turn | None], plain: bool) -> None:
+        """A thread. ``plain``: it has no event loop, and is blocked while it waits."""
+        last: Bearer | None = None
+        with contextlib.ExitStack() as stack:
+            runner = None if plain else stack.enter_context(asyncio.Runner())
             while (turn := orders.get()) is not None:
                 turn.start.wait(WITHIN)
-                outcome, bearer = runner.run(self._ask(turn, bearer))
-                turn.done(outcome)
+                try:
+                    bearer = self._wait(turn, last) if runner is None else runner.run(self._ask(turn, last))
+                except (AuthFault, TimeoutError) as error:
+                    turn.done({"error": type(error).__name__, "text": str(error)})
+                else:
+                    last = bearer
+                    turn.done({"token": None if bearer is None else bearer.token.reveal()})
 
-    async def _ask(self, turn: Turn, last: Bearer | None) -> tuple[dict[str, Any], Bearer | None]:
-        until = soon(turn.within)
+    async def _ask(self, turn: Turn, last: Bearer | None) -> Bearer | None:
+        until, call = soon(turn.within), self._broker.bearer
         if turn.how == "refused":
-            call = asyncio.ensure_future(self._broker.refused(self._subject, last, until))
-        else:
-            call = asyncio.ensure_future(self._broker.bearer(self._subject, until))
+            call = functools.partial(self._broker.refused, bearer=last)
+        asking = asyncio.ensure_future(call(self._subject, until=until))
         await asyncio.sleep(0)  # it runs to where it waits
         turn.called()
-        try:
-            bearer = await call
-        except (AuthFault, TimeoutError) as error:
-            return {"error": type(error).__name__, "text": str(error)}, last
-        return {"token": None if bearer is None else bearer.token.reveal()}, bearer
+        return await asking
+
+    def _wait(self, turn: Turn, last: Bearer | None) -> Bearer | None:
+        turn.called()
+        if turn.how == "refused":
+            return self._broker.wait_refused(self._subject, last, turn.within)
+        return self._broker.wait_bearer(self._subject, turn.within)
 
 
 def main() -> None:
     """Fork players as told, until stdin ends."""
+    gc.freeze()
     for line in sys.stdin:
         order, number = line.split()
         if order == "fork":
@@ -249,7 +293,9 @@ def main() -> None:
                 os.dup2(null, 1)
                 os.close(null)
                 Player(int(number)).play()
-                return
+                gc.collect()  # whoever has to complain of something does so now
+                assert threading.enumerate() == [threading.main_thread()], threading.enumerate()
+                os._exit(0)  # not as the one it is a copy of, which takes a while
             said = pid
         elif order == "stop":
             os.kill(int(number), signal.SIGSTOP)

@@ -9,14 +9,12 @@ from typing import Any
 
 import pytest
 
-from moorings.auth import grants
 from moorings.auth.broker import Broker, Subject
-from moorings.auth.model import LOCAL, Credential
+from moorings.auth.model import LOCAL
 from tests.auth.broker_kit import used
-from tests.auth.grants_kit import plain_http, soon
+from tests.auth.grants_kit import soon
 from tests.auth.race_kit import (
     KINDS,
-    LONGER,
     WITHIN,
     Nursery,
     Stage,
@@ -26,6 +24,7 @@ from tests.auth.race_kit import (
     race,
     stage_at,
 )
+from tests.auth.race_player import Refreshing, broker_of
 from tests.store.backends import Place, open_store
 
 __all__ = ["nursery"]  # the fixture
@@ -91,20 +90,7 @@ def _broker(stage: Stage) -> Broker:
     async def opened() -> Any:
         return open_store(stage.place.kind, stage.place.where)
 
-    async def refresh(credential: Credential) -> Credential:
-        assert credential.refresh_token is not None
-        async with plain_http() as http:
-            tokens = await grants.refresh(
-                http,
-                credential.metadata,
-                credential.registration,
-                refresh_token=credential.refresh_token,
-                resource=credential.key.resource,
-                deadline=soon(WITHIN),
-            )
-        return grants.merged(credential, tokens, now=credential.obtained_at + LONGER)
-
-    return Broker(opened, refresh=refresh, wall=lambda: stage.wall)
+    return broker_of(opened, lambda: stage.wall, Refreshing(lambda: stage.wall))
 
 
 async def _joined(threads: list[threading.Thread]) -> None:

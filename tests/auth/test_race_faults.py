@@ -183,6 +183,29 @@ async def test_f10_6_a_stopped_holder_is_not_robbed_and_who_waits_is_told_at_its
         assert await stage.keys() == [stage.key]
 
 
+@pytest.mark.parametrize("place", ["files"], indirect=True)
+async def test_f10_6_an_answer_that_came_while_its_process_was_stopped_is_taken_however_late_it_goes_on(
+    place: Place, nursery: Nursery
+) -> None:
+    """Its time for the request was over meanwhile; but the answer is there, and holds the only refresh token."""
+    within = 1.0
+    async with stage_at(place) as (stage, auth), crew_of(nursery) as crew:
+        (holder,) = await crew.enlist(1, stage, threads=THREADS, post_within=within)
+        stage.server.hold()
+        stage.expire()
+        await asking(stage, [holder])
+        await auth.until(lambda _: stage.server.requests() == 1, WITHIN)
+        crew.stop(holder)
+        stage.server.release()
+        await auth.until(lambda server: server.at("token")[0].status == 200, WITHIN)
+        await asyncio.sleep(1.5 * within)  # the time that is the matter here
+        crew.go_on(holder)
+        tokens = {each.get("token") for each in await outcomes([holder])}
+        assert len(tokens) == 1 and tokens <= set(auth.access)
+        assert (stage.server.requests(), stage.server.revoked()) == (1, 0)
+        assert (await stage.stored()).version == 2
+
+
 async def test_f17_9_the_late_write_of_a_holder_stopped_longer_than_its_lease_is_fenced_off(
     leased: Place, nursery: Nursery
 ) -> None:
@@ -219,7 +242,7 @@ async def test_f17_9_a_holder_stopped_with_the_answer_of_a_server_that_rotates_l
         await outcomes([holder])  # the token of its answer, maybe: its server will tell
         stage.ask([holder], "refused")
         got = await outcomes([holder])
-        assert {each.get("error") for each in got} == {"Dead"}, got
+        assert {each.get("error") for each in got} == {"NeedsPerson"}, got
         assert (await stage.stored()).state == "lost"
         assert (stage.server.requests(), stage.server.revoked()) == (2, 1)
 
@@ -241,7 +264,28 @@ async def test_f17_9_a_holder_stopped_where_nothing_is_open_adopts_when_it_goes_
         assert (stage.server.requests(), stage.server.revoked()) == (1, 0)
 
 
-@pytest.mark.parametrize("step", ["locked", "before-intent", "after-intent"])
+@pytest.mark.parametrize(
+    "step",
+    [
+        "locked",
+        pytest.param(
+            "before-intent",
+            marks=pytest.mark.xfail(
+                strict=True,
+                reason="auth/renewal.py, Renewal.run: a lease that is lost before anything was sent is Postponed, "
+                "though the successor's credential is there to be adopted",
+            ),
+        ),
+        pytest.param(
+            "after-intent",
+            marks=pytest.mark.xfail(
+                strict=True,
+                reason="auth/renewal.py, Renewal._locked: it sends without a look at Lease.held, and the second use "
+                "of the refresh token ends the login",
+            ),
+        ),
+    ],
+)
 async def test_f17_9_a_holder_stopped_before_it_asked_adopts_what_its_successor_wrote(
     step: str, leased: Place, nursery: Nursery
 ) -> None:
