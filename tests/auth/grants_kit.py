@@ -23,6 +23,7 @@ class Settings:
     """The part of ``AuthSettings`` that says who we are."""
 
     issuer: str | None = None
+    accept_issuer: str | None = None
     client_id: str | None = None
     client_secret: Secret | None = None
     auth_method: AuthMethod | None = None

@@ -192,6 +192,18 @@ def test_a_pem_signs_by_what_both_can(kind: str, taken: Any, chosen: str) -> Non
     assert json.loads(base64.urlsafe_b64decode(head + "=="))["alg"] == chosen
 
 
+def test_a_key_may_be_held_to_one_algorithm() -> None:
+    for secret, chosen in ((Secret(pem("RSA")), "PS384"), (Secret(pem("P-256")), "ES256"), (KEY, "ES256")):
+        held = jose.signing_by(secret, chosen)
+        key = jose.Key(held)
+        assert (key.algorithms, key.thumbprint) == ((chosen,), jose.Key(secret).thumbprint)
+        assert jose.signing_by(held, chosen) == held
+        with pytest.raises(AuthFault, match=f"signs by {chosen}, not by RS256"):
+            jose.signing_by(held, "RS256")
+    with pytest.raises(AuthFault, match="takes signatures by RS256"):
+        jose.Key(jose.signing_by(Secret(pem("RSA")), "PS256")).algorithm(("RS256",))
+
+
 def test_a_key_that_cannot_serve_is_refused_without_showing_it() -> None:
     with pytest.raises(AuthFault, match="takes signatures by RS256"):
         jose.Key(KEY).algorithm(("RS256",))

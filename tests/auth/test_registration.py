@@ -106,6 +106,17 @@ async def test_f11_7_f11_13_f11_14_a_stored_client_that_does_not_fit_is_register
     assert fits(client, REDIRECT)
 
 
+async def test_f11_1_a_configured_client_is_used_where_the_issuer_may_have_a_slash_more() -> None:
+    """The metadata says its own spelling, which discovery has let pass by the same setting."""
+    slashed = msgspec.structs.replace(OPEN, issuer=f"{OPEN.issuer}/")
+    settings = Settings(client_id="mine", issuer=OPEN.issuer, accept_issuer=slashed.issuer)
+    client = await registered(metadata=slashed, settings=settings)
+    assert (client.client_id, client.issuer) == ("mine", slashed.issuer)
+    settings.accept_issuer = None
+    with pytest.raises(NeedsClient, match="belongs to"):
+        await registered(metadata=slashed, settings=settings)
+
+
 async def test_f11_14_a_configured_client_of_another_issuer_is_an_error() -> None:
     settings = Settings(client_id="mine", issuer="https://before.example")
     with pytest.raises(NeedsClient, match=r"belongs to https://before\.example"):

@@ -52,7 +52,7 @@ def test_there_is_no_permanent_stop() -> None:
 
 def test_a_new_process_is_begun_only_where_there_is_none() -> None:
     """`connecting` is entered from states that have no process, and a life ends through `stopping` alone."""
-    without = {State.IDLE, State.PARKED, State.FAILED, State.DISABLED, State.CLOSED}
+    without = {*set(State) - {State.CONNECTING, State.READY, State.STOPPING, State.CLOSING}}
     for state, ways in TABLE.items():
         for event, target in ways.items():
             if target is State.CONNECTING:

@@ -14,7 +14,7 @@ import logging
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, TypeVar, cast
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 import msgspec
 
@@ -22,7 +22,7 @@ from .._secret import Secret
 from .._tasks import run_in_thread
 from ..net.settings import NetSettings
 from ..store.credentials import CredentialStore, Lease, StoreError
-from . import grants
+from . import grants, jose
 from .authorization import AuthorizationRequest, push
 from .broker import Ask, Subject, usable
 from .challenge import parse_challenges
@@ -96,7 +96,7 @@ class Account(msgspec.Struct, frozen=True):
     def kind(self) -> Kind:
         """The flow by which a first token is got."""
         flow = self.settings.chosen_flow()
-        return "authorization_code" if flow == "auto" else cast(Kind, flow)
+        return "authorization_code" if flow == "auto" else flow
 
     @property
     def redirect_uri(self) -> str:
@@ -535,11 +535,11 @@ class AccountFlow:
     async def _signing_key(self) -> Secret | None:
         settings = self._settings
         key: Secret | None = settings.private_key
-        if key is not None:
+        if key is None and settings.private_key_file is not None:
+            key = await self._text("private_key", None, settings.private_key_file, ())
+        if key is None or settings.private_key_alg is None:
             return key
-        if settings.private_key_file is None:
-            return None
-        return await self._text("private_key", None, settings.private_key_file, ())
+        return jose.signing_by(key, settings.private_key_alg)
 
     async def _text(
         self,
@@ -568,7 +568,7 @@ class AccountFlow:
             Exception
         ) as error:  # boundary: the user's function, file or command; its text may be the secret
             raise NeedsClient(f"auth.{what} could not be read ({type(error).__name__})") from None
-        if not isinstance(text, str) or not text.strip():
+        if not text.strip():
             raise NeedsClient(f"auth.{what} is empty")
         return Secret(text.strip())
 

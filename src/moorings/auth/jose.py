@@ -13,7 +13,7 @@ from typing import Any
 from .._secret import Secret
 from .faults import AuthFault, NeedsExtra
 
-__all__ = ["Key", "load", "new_key"]
+__all__ = ["Key", "load", "new_key", "signing_by"]
 
 ALGORITHMS = {
     "RSA": ("RS256", "PS256", "RS384", "RS512", "PS384", "PS512"),
@@ -48,6 +48,23 @@ def new_key() -> Secret:
     """A new P-256 key, as JWK in JSON."""
     key = load().jwk.ECKey.generate_key("P-256")
     return Secret(json.dumps(key.as_dict(private=True)))
+
+
+def signing_by(secret: Secret, algorithm: str) -> Secret:
+    """A private key (JWK in JSON, or PEM) as a JWK that signs by this algorithm and no other.
+
+    Raises:
+        NeedsExtra: joserfc is not installed.
+        AuthFault: it is no private key, or cannot sign so. The text holds nothing of it.
+    """
+    able = Key(secret).algorithms
+    if algorithm not in able:
+        raise AuthFault(
+            f"the private key signs by {' or '.join(able)}, not by {algorithm}",
+            fix="mend auth.private_key_alg",
+        )
+    key, _ = _read(secret.reveal().strip(), load())
+    return Secret(json.dumps({**key.as_dict(private=True), "alg": algorithm}))
 
 
 class Key:

@@ -7,6 +7,7 @@ from typing import Literal
 from .discovery import DiscoveryFault
 from .faults import (
     AuthFault,
+    GrantError,
     Insufficient,
     LoginDenied,
     NeedsClient,
@@ -31,11 +32,15 @@ def needs_of(fault: AuthFault) -> Needs:
         return needs_of(fault.why)
     if isinstance(fault, NeedsClient | ClientGone):
         return "client"
+    if isinstance(fault, GrantError):
+        return "client" if fault.code in _ABOUT_US else "server"
     if isinstance(fault, Insufficient | StepUpRefused):
         return "scope"
     if isinstance(fault, Dead):
-        return "lost" if fault.credential.state == "lost" else (
-            "revoked" if fault.credential.state == "refused" else "expired"
+        return (
+            "lost"
+            if fault.credential.state == "lost"
+            else ("revoked" if fault.credential.state == "refused" else "expired")
         )
     if isinstance(fault, LoginDenied):
         return "denied"
@@ -44,3 +49,7 @@ def needs_of(fault: AuthFault) -> Needs:
     if isinstance(fault, DiscoveryFault):
         return "server"
     return "login"
+
+
+_ABOUT_US = frozenset({"invalid_client", "unauthorized_client", "unsupported_grant_type", "invalid_grant"})
+"""Refusals of a grant without a person, and of one with a fresh code, that the configuration of the client mends."""

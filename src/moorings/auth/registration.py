@@ -51,6 +51,8 @@ class ClientSettings(Protocol):
     @property
     def issuer(self) -> str | None: ...
     @property
+    def accept_issuer(self) -> str | None: ...
+    @property
     def client_id(self) -> str | None: ...
     @property
     def client_secret(self) -> Secret | None: ...
@@ -132,7 +134,8 @@ def preregistered(
     Raises:
         NeedsClient: it belongs to another issuer, or lacks what its method sends.
     """
-    if settings.issuer and settings.issuer != metadata.issuer:
+    # The metadata says of itself what ``accept_issuer`` allows it to, and is that of the issuer asked all the same.
+    if settings.issuer and metadata.issuer not in (settings.issuer, settings.accept_issuer):
         raise NeedsClient(
             f"the configured client {settings.client_id!r} belongs to {settings.issuer}, "
             f"and the server now names {metadata.issuer}",

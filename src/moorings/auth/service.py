@@ -13,6 +13,8 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from .._outcome import Outcome
 from ..store.credentials import CredentialStore
 from .broker import Ask, Bearer, Broker, Subject
@@ -24,8 +26,8 @@ from .http import AuthHttp, on_this_machine
 from .scopes import parse_scope
 
 if TYPE_CHECKING:
-    from .model import Credential
     from ..net.client import Net
+    from .model import Credential
 
 __all__ = ["Access", "AuthService", "ask_of"]
 
@@ -94,9 +96,12 @@ class AuthService:
 
             self._net = Net(self._environ)
         settings = account.settings
+        net = account.net
+        if settings.user_agent is not None:
+            net = msgspec.structs.replace(net, user_agent=settings.user_agent)
         http = AuthHttp(
             self._net,
-            account.net,
+            net,
             loopback=on_this_machine(account.url, settings.issuer, settings.idp_issuer),
             private_networks=settings.private_networks,
         )
@@ -120,8 +125,11 @@ class Access:
         self._provers: dict[str, Prover] = {}
         self._raised: set[str] = set()
         """Operations for which the scopes were raised, and that have not run since."""
+        self.carried = False
+        """True once a request carried a token."""
         self._joined = False
         self._ended = False
+        self._over: Outcome[bool] | None = None
         if service.may_hold():
             self.wake()
 
@@ -201,6 +209,7 @@ class Access:
         Raises:
             AuthFault: the token is bound to a key that cannot be used.
         """
+        self.carried = True
         credential = bearer.credential
         if bearer.scheme != "DPoP" or credential.dpop_jwk is None:
             return {"Authorization": f"{bearer.scheme} {bearer.token.reveal()}"}
@@ -236,10 +245,10 @@ class Access:
         if not self._ended:
             self._ended = True
             self._service.forget(self.subject, self.account)
-        if not self._joined:
-            return None
-        self._joined = False
-        return self._broker.leave()
+        if self._joined:
+            self._joined = False
+            self._over = self._broker.leave()
+        return self._over
 
     async def aclose(self) -> None:
         """It is used no more; the last user waits a moment for the end of the broker's thread."""

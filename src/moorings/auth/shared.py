@@ -49,7 +49,11 @@ def service_for(settings: CredentialSettings, state_dir: Path | None) -> AuthSer
 
         return AuthService(forgetful, may_hold=lambda: bool(memory.entries), environ=_environ)
     folder = Path(settings.folder) if settings.folder is not None else (state_dir or Path()) / FOLDER
-    key = (kind, settings.store if kind in ("redis", "postgresql") else str(folder.absolute()), settings.encrypt)
+    key = (
+        kind,
+        settings.store if kind in ("redis", "postgresql") else str(folder.absolute()),
+        settings.encrypt,
+    )
     with _gate:
         service = _services.get(key)
         if service is None:

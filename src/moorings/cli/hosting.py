@@ -85,6 +85,7 @@ def open_host(options: Options, config: Config, servers: Mapping[str, Server]) -
         servers,
         max_starting=config.host.max_starting,
         state_dir=config.host.state_dir,
+        credentials=config.credentials,
     )
     with host:
         try:

@@ -150,7 +150,7 @@ class AuthSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     redirect_host: str = "127.0.0.1"
     """Host of the listener for the answer of a login: a name or address of this machine."""
     redirect_port: int = 0
-    """Its port; 0 is a free one."""
+    """Its port; 0 is one that Moorings chooses."""
     authorize_params: Mapping[str, str] = {}
     """Further parameters of the authorization URL, such as ``audience`` or ``prompt``."""
     user_agent: str | None = None

@@ -26,7 +26,7 @@ from .._checks import LONGEST as WAIT_FOREVER
 from .._checks import seconds
 from .._tasks import TaskOwner, outlast
 from .._version import __version__
-from ..config import Bounds, MemoryApp, MemorySpec, ServerSpec
+from ..config import Bounds, CredentialSettings, MemoryApp, MemorySpec, ServerSpec
 from ..errors import (
     CallError,
     HostClosedError,
@@ -55,6 +55,7 @@ from .places import Places
 from .report import CloseReport, Readiness
 from .resolve import Directory, nearest
 from .run import Run, current_run
+from .tokens import BrowserFunction, HostTokens
 
 __all__ = ["DEFAULT_CLOSE", "DEFAULT_STARTING", "AsyncHost"]
 
@@ -84,6 +85,10 @@ class AsyncHost:
             False for nothing on disk.
         tools_for_resources, tools_for_prompts: list resources and prompts as tools too.
         on_event: told of every change of state and catalog; called on the loop, must return at once.
+        credentials: where logins are kept, and whose they are; files in the state folder if not set.
+        browser: shows a person the login of a server, by its name and a URL, and brings back the URL they are sent to
+            at its end, or the query of that; async, called on the host's loop. Without it nobody is ever asked: a
+            server that wants a login goes to ``needs_auth``.
 
     Use it as ``async with AsyncHost({...}) as host``. Entering starts the servers and does not wait for them.
     """
@@ -99,6 +104,8 @@ class AsyncHost:
         tools_for_resources: bool = False,
         tools_for_prompts: bool = False,
         on_event: OnEvent | None = None,
+        credentials: CredentialSettings | None = None,
+        browser: BrowserFunction | None = None,
     ) -> None:
         if max_starting < 1:
             raise MisuseError(f"max_starting is {max_starting}; at least 1 server must be able to start")
@@ -110,6 +117,8 @@ class AsyncHost:
         self._max_starting = max_starting
         self._state_dir = state_dir
         self._on_event = on_event
+        self._credentials = credentials or CredentialSettings()
+        self._browser = browser
         self._loop: asyncio.AbstractEventLoop | None = None
         self._owner = TaskOwner("host")
         self._servers: dict[str, Server] = {}
@@ -165,6 +174,9 @@ class AsyncHost:
             environment=environment,
             log_path=places.log_path,
             net=SharedNet(environment),
+            access=HostTokens(
+                self._credentials, places.folder, self._browser, environment, self._owner
+            ).access,
             start_slot=lambda: slots,
             context=contextvars.copy_context(),
         )

@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from .._checks import seconds
-from ..config import Bounds, MemoryApp, ServerSpec
+from ..config import Bounds, CredentialSettings, MemoryApp, ServerSpec
 from ..errors import HostClosedError
 from ..observe import OnEvent
 from ..server.server import ServerStatus
@@ -31,6 +31,7 @@ from .handover import CallHandover, Handover
 from .loop_thread import LoopThread
 from .report import CloseReport, Readiness
 from .run import current_run
+from .tokens import BrowserFunction
 
 __all__ = ["Host"]
 
@@ -55,6 +56,8 @@ class Host:
         tools_for_resources: bool = False,
         tools_for_prompts: bool = False,
         on_event: OnEvent | None = None,
+        credentials: CredentialSettings | None = None,
+        browser: BrowserFunction | None = None,
     ) -> None:
         given = dict(servers or {})
 
@@ -68,6 +71,8 @@ class Host:
                 tools_for_resources=tools_for_resources,
                 tools_for_prompts=tools_for_prompts,
                 on_event=on_event,
+                credentials=credentials,
+                browser=browser,
             )
 
         # Said wrong is said at once, in the caller's thread.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from pathlib import Path
 
 import msgspec
 
@@ -20,6 +21,8 @@ class Places(msgspec.Struct, frozen=True):
     eras: Eras
     log_path: Callable[[str], str | None]
     """Server → its log file; None for none."""
+    folder: Path | None = None
+    """The state folder; None if nothing is kept."""
 
     @classmethod
     def at(cls, folder: str | os.PathLike[str] | bool | None) -> Places:
@@ -44,4 +47,4 @@ class Places(msgspec.Struct, frozen=True):
                 f"the state folder {os.fspath(folder)!r} is relative, and the current folder is gone",
                 fix="name it by its whole path, or go to a folder that is there",
             ) from None
-        return cls(EraStore(state), lambda name: log_path(state, name))
+        return cls(EraStore(state), lambda name: log_path(state, name), Path(os.path.abspath(folder)))

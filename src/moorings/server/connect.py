@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Protocol
 
 from ..config import HttpServer, MemorySpec, ServerSpec, StdioServer
+from ..config.headers import same_name
 from ..errors import CallError, CommandNotFound, NotSent, StartError
 from ..store import EraRecord
 from ..transport.base import Receiver, Transport
@@ -20,10 +21,13 @@ from ..transport.stdio import StdioSettings, StdioTransport
 from ..wire.http_rules import may_be_legacy_sse
 
 if TYPE_CHECKING:
+    from ..auth.service import Access
+    from ..net.settings import NetSettings
     from ..net.shared import SharedNet
 
 __all__ = [
     "Around",
+    "access_for",
     "awaited",
     "connect",
     "kind_of_http",
@@ -51,6 +55,10 @@ class Around(Protocol):
         """What all servers of the host send HTTP with."""
 
     @property
+    def access(self) -> Callable[[str, HttpServer, NetSettings], Access]:
+        """Where a server, by its name, gets its tokens from."""
+
+    @property
     def context(self) -> contextvars.Context:
         """What tasks of a transport run in."""
 
@@ -74,7 +82,7 @@ def connect(
         CommandNotFound: there is no such program.
     """
     if isinstance(spec, HttpServer):
-        return _http(spec, receiver, around, known, legacy)
+        return _http(name, spec, receiver, around, known, legacy)
     if isinstance(spec, MemorySpec):
         return _memory(name, spec, receiver)
     assert isinstance(spec, StdioServer)
@@ -193,11 +201,42 @@ def _stdio(name: str, spec: StdioServer, receiver: Receiver, around: Around) -> 
     return StdioTransport(settings, receiver)
 
 
+def access_for(name: str, spec: ServerSpec, around: Around) -> Access | None:
+    """Where a server gets its tokens from; None where it gets none from us."""
+    if not isinstance(spec, HttpServer) or spec.auth is False or same_name("authorization", _fixed(spec)):
+        return None
+    return around.access(name, spec, _net_settings(spec))
+
+
+def _fixed(spec: HttpServer) -> Mapping[str, str]:
+    return spec.headers if isinstance(spec.headers, Mapping) else {}
+
+
+def _net_settings(spec: HttpServer) -> NetSettings:
+    from ..net.settings import USER_AGENT, NetSettings
+
+    bounds = spec.bounds
+    return NetSettings(
+        ca_file=spec.ca_file,
+        client_cert=spec.client_cert,
+        client_key=spec.client_key,
+        client_key_password=spec.client_key_password,
+        verify=spec.verify,
+        proxy=spec.proxy,
+        no_proxy=spec.no_proxy,
+        unix_socket=spec.unix_socket,
+        dial=bounds.dial,
+        max_connections=bounds.max_connections,
+        keep_alive=bounds.keep_alive,
+        cookies=spec.cookies,
+        user_agent=spec.user_agent or USER_AGENT,
+    )
+
+
 def _http(
-    spec: HttpServer, receiver: Receiver, around: Around, known: EraRecord | None, legacy: bool
+    name: str, spec: HttpServer, receiver: Receiver, around: Around, known: EraRecord | None, legacy: bool
 ) -> Transport:
     # Imported where a server needs them.
-    from ..net.settings import USER_AGENT, NetSettings
     from ..transport import headers_command
     from ..transport.http import HttpTransport
     from ..transport.http_headers import HeaderSource
@@ -206,23 +245,16 @@ def _http(
 
     bounds = spec.bounds
     net = around.net.join()
-    client = net.client(
-        NetSettings(
-            ca_file=spec.ca_file,
-            client_cert=spec.client_cert,
-            client_key=spec.client_key,
-            client_key_password=spec.client_key_password,
-            verify=spec.verify,
-            proxy=spec.proxy,
-            no_proxy=spec.no_proxy,
-            unix_socket=spec.unix_socket,
-            dial=bounds.dial,
-            max_connections=bounds.max_connections,
-            keep_alive=bounds.keep_alive,
-            cookies=spec.cookies,
-            user_agent=spec.user_agent or USER_AGENT,
-        )
-    )
+    client = net.client(_net_settings(spec))
+    access = access_for(name, spec, around)
+
+    async def leave() -> None:
+        if access is not None:
+            access.leave()
+        await around.net.leave()
+        if access is not None:
+            await access.aclose()
+
     command = spec.headers_command
     settings = HttpSettings(
         url=spec.url,
@@ -239,7 +271,8 @@ def _http(
         connect=bounds.connect,
         redirects=spec.redirects,
         context=around.context,
-        leave=around.net.leave,
+        leave=leave,
+        access=access,
     )
     remembered = spec.transport == "auto" and known is not None and known.transport == "sse"
     if legacy or remembered or spec.transport == "sse":

@@ -75,7 +75,7 @@ class LifeSettings(msgspec.Struct, frozen=True):
     """Where the log of a server stands."""
     net: SharedNet
     """What all servers of the host send HTTP with."""
-    access: Callable[[str, HttpServer, NetSettings], Access | None]
+    access: Callable[[str, HttpServer, NetSettings], Access]
     """Where a server gets its tokens from."""
     start_slot: Callable[[], asyncio.Semaphore]
     """Bounds how many servers start at once."""
@@ -689,8 +689,9 @@ class Life:
     """Why it ends, where that is for want of a login."""
 
     def _on_needs_login(self, failure: Failure) -> None:
-        """A request got no token. During the start that ends it anyway; one operation's scopes are its own matter."""
-        if self.negotiated is None or self._end.done() or failure.needs == "scope":
+        """A request got no token. During the start that ends it anyway. Where the others do without a token, or have
+        one that is good, it is that request's own matter."""
+        if self.negotiated is None or self._end.done() or failure.needs == "scope" or not failure.had_login:
             return
         self._unauthorized = StartError(failure.reason, server=self.name, fix=failure.fix)
         self._unauthorized.http, self._unauthorized.needs = failure.http, failure.needs

@@ -51,6 +51,7 @@ from ..wire.types import (
     ServerCapabilities,
     ToolAnnotations,
 )
+from . import connect
 from .life import UNBOUNDED, Life, LifeSettings
 from .lists import Lists, next_distance
 from .reads import Reads
@@ -179,6 +180,8 @@ class Server:
         """Seconds before that is said to yet another session; grows each time."""
         self._login: tuple[Access, Callable[[], None]] | None = None
         """Tells of a credential, while one is waited for; and what ends that."""
+        self._left_login: Access | None = None
+        """The last one that was, whose thread may still be ending."""
         self._refused_login: Credential | None = None
         """The one that the server did not take."""
         self._reads = Reads(lambda: asyncio.get_running_loop().time())
@@ -309,7 +312,7 @@ class Server:
         was_ready = self.state is State.READY
         needs = isinstance(problem, StartError) and bool(problem.needs)
         if needs:
-            self._await_login(life)
+            self._await_login()
         if problem is not None:
             self.last_error = problem.again()
             self._failed_generation = life.generation
@@ -334,10 +337,10 @@ class Server:
 
     # Waiting for a login
 
-    def _await_login(self, life: Life) -> None:
+    def _await_login(self) -> None:
         """Be told when a credential is there that it has not refused. The broker looks at the store, not we."""
         self._forget_login()
-        access = life.another_access()
+        access = connect.access_for(self.name, self.spec, self._settings)
         if access is None:
             return
         loop = asyncio.get_running_loop()
@@ -367,8 +370,8 @@ class Server:
         if login is not None:
             access, stop = login
             stop()
-            # Its end is seen to by this owner: the broker's thread may be the last thing it holds.
-            self._owner.start(access.aclose(), name="wait for a login no more")
+            access.leave()
+            self._left_login = access
 
     def _cool_down(self) -> None:
         bounds = self.spec.bounds
@@ -894,6 +897,8 @@ class Server:
         if life is not None:
             life.end("the host is closing", deadline)
             await outlast(life.task, deadline + 1.0)
+        if self._left_login is not None:
+            await self._left_login.aclose()
         self.stuck.extend(
             await self._owner.aclose(within=max(0.1, deadline - asyncio.get_running_loop().time()))
         )

@@ -9,8 +9,9 @@ lists, under one deadline. ``ready`` serves calls. However a life ends, its proc
 only from there the server goes on: back to ``idle`` when it was only stopped; to ``parked`` when it failed or died,
 from where the next use starts it again (after a failed start not before its cooldown); to ``needs_auth`` when it wants
 a login, or ``needs_client`` when we must first become its client, from where the credential wakes it as soon as it is
-there; to ``failed`` when nothing but a changed configuration can help; to ``disabled`` when that is wanted. So there is never a second process beside one
-that is still being ended. ``closing`` and ``closed`` are the end, reached from everywhere.
+there; to ``failed`` when nothing but a changed configuration can help; to ``disabled`` when that is wanted. So there is
+never a second process beside one that is still being ended. ``closing`` and ``closed`` are the end, reached from
+everywhere.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from ..errors import AmbiguousDelivery, CallError, Refused, StartError
+from ..errors import AmbiguousDelivery, CallError, NeedsLogin, Refused, StartError
 from ..wire.eras import (
     EXTENSIONS,
     HANDSHAKE_REVISIONS,
@@ -335,6 +335,8 @@ class _Talk:
         )
         refused.http = error.http
         refused.rpc_code = _rpc_code(error)
+        if isinstance(error, NeedsLogin):
+            refused.needs, refused.fix = error.reason, error.fix
         return refused
 
     def _nothing_in_common(self, theirs: tuple[str, ...]) -> StartError:

@@ -28,6 +28,7 @@ from ..errors import (
     CallTimeout,
     HttpDetail,
     MisuseError,
+    NeedsLogin,
     NotSent,
     Refused,
     last_words,
@@ -643,7 +644,12 @@ class Session:
         error: CallError
         if failure.needs:
             error = NeedsLogin(
-                reason, reason=failure.needs, server=self.server, tool=pending.label, elapsed=elapsed
+                reason,
+                reason=failure.needs,
+                server=self.server,
+                tool=pending.label,
+                elapsed=elapsed,
+                fix=failure.fix,
             )
             self._hooks.needs_login(failure)
         elif kind == "turned-away":

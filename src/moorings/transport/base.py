@@ -128,6 +128,8 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
     """The next step, if one is known."""
     needs: str = ""
     """What a person must do before it can be served (``auth.needs``); empty if it is not that."""
+    had_login: bool = False
+    """With ``needs``: requests of this connection carried a token, so that it is over for all of them."""
 
 
 class Receiver(Protocol):

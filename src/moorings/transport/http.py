@@ -284,18 +284,16 @@ class HttpTransport:
                         failure = refusal(answer, settings, await first_bytes(answer, settings))
                     elif pause is None:
                         return await self._take(answer, out, request, method, out.session)
-                if ask is not None:
-                    # Its connection has been given back: a token may take a while.
-                    if (why := await token.again(ask, failure)) is not None:
-                        return why
-                    pause = 0.0
+                # Its connection has been given back: a token may take a while.
+                if ask is not None and (why := await token.again(ask, failure)) is not None:
+                    return why
             except NetError as error:
                 pause = tries.failed(error, out)
                 if pause is None:
                     raise
             # It has not been sent, so far.
             out.offset = 0
-            await asyncio.sleep(pause)
+            await asyncio.sleep(pause or 0.0)
 
     def _headers_for(self, given: Mapping[str, str], request: Request | None, method: str) -> dict[str, str]:
         if method == "initialize" and not self._modern:

@@ -26,6 +26,11 @@ MOST_REFUSALS = 2
 MOST_NONCES = 2
 """Times that one message is sent again with a nonce that the server gave (RFC 9449 §9)."""
 
+LOG_IN = (
+    "a person must log in: give the host a browser=, or set auth.flow where a login takes no person; "
+    "it goes on by itself once a credential is stored"
+)
+
 _NOTHING: Mapping[str, str] = {}
 
 
@@ -72,7 +77,7 @@ class Pass:
             self._bearer = bearer
             return _NOTHING if bearer is None else access.headers(bearer, method, url)
         except AuthFault as fault:
-            raise Withheld(_failure(fault, None)) from None
+            raise Withheld(_failure(access, fault, None)) from None
         except TimeoutError:
             raise Withheld(_too_slow(access, None)) from None
 
@@ -121,7 +126,7 @@ class Pass:
         try:
             self._bearer = await access.refused(self._bearer, self._until(access), ask)
         except AuthFault as fault:
-            return _failure(fault, failure)
+            return _failure(access, fault, failure)
         except TimeoutError:
             return _too_slow(access, failure)
         return None
@@ -130,16 +135,18 @@ class Pass:
         return asyncio.get_running_loop().time() + access.patience
 
 
-def _failure(fault: AuthFault, refusal: Failure | None) -> Failure:
+def _failure(access: Access, fault: AuthFault, refusal: Failure | None) -> Failure:
     from ..auth.faults import passes
     from ..auth.needs import needs_of
 
-    reason = str(fault) if refusal is None else f"{refusal.reason}; {fault}"
+    needs = "" if passes(fault) else needs_of(fault)
     return Failure(
         kind="unsent" if refusal is None else refusal.kind,
-        reason=reason,
+        reason=fault.reason if refusal is None else f"{refusal.reason}; {fault.reason}",
         http=None if refusal is None else refusal.http,
-        needs="" if passes(fault) else needs_of(fault),
+        fix=fault.fix or (LOG_IN if needs else None),
+        needs=needs,
+        had_login=access.carried,
     )
 
 

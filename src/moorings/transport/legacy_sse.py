@@ -235,17 +235,15 @@ class LegacySseTransport:
                         failure = refusal(answer, settings, await first_bytes(answer, settings))
                         if ask is None:
                             return failure
-                if pause is None and ask is not None:
-                    if (why := await token.again(ask, failure)) is not None:
-                        return why
-                    pause = 0.0
+                if pause is None and ask is not None and (why := await token.again(ask, failure)) is not None:
+                    return why
             except NetError as error:
                 pause = tries.failed(error, out)
                 if pause is None:
                     raise
             # It has not been sent, so far.
             out.offset = 0
-            await asyncio.sleep(pause)
+            await asyncio.sleep(pause or 0.0)
 
     def withdraw(self, outgoing: Outgoing) -> bool:
         if outgoing.offset:

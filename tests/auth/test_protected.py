@@ -1,0 +1,66 @@
+"""Protected servers under a host: the broker's work as callers see it."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from moorings import AsyncHost, AuthSettings, Bounds, CredentialSettings, HttpServer, NeedsLogin
+from tests.faults.auth_server import AuthFaults, consent
+
+MEMORY = CredentialSettings(store="memory")
+BOUNDS = Bounds(connect=10.0, http_close=0.5)
+
+
+def spec(server: AuthFaults, auth: AuthSettings | bool = True, **fields: Any) -> HttpServer:
+    return HttpServer(url=server.url, transport="http", auth=auth, bounds=BOUNDS, **fields)
+
+
+async def browser(name: str, url: str) -> str:
+    return await consent(url)
+
+
+async def test_a_login_by_a_browser_that_was_given() -> None:
+    async with AuthFaults() as server:
+        async with AsyncHost(
+            {"s": spec(server)}, state_dir=False, credentials=MEMORY, browser=browser
+        ) as host:
+            assert (await host.wait_ready(10)).all_ready, host.status()["s"].last_error
+            assert (await host.call("s__echo", {"text": "x"})).text == "x"
+            assert len(server.grants("authorization_code")) == 1
+
+
+async def test_without_a_person_it_says_what_is_needed_and_asks_for_nothing() -> None:
+    async with AuthFaults() as server:
+        async with AsyncHost({"s": spec(server)}, state_dir=False, credentials=MEMORY) as host:
+            await host.wait_ready(10)
+            assert await host._servers["s"].changed(asyncio.get_running_loop().time() + 10)
+            status = host.status()["s"]
+            assert status.state == "needs_auth" and "browser" in (status.fix or "")
+            with pytest.raises(NeedsLogin) as needed:
+                await host.call("s__echo", {"text": "x"})
+            assert (needed.value.reason, needed.value.sent, needed.value.server) == ("login", False, "s")
+            assert not server.at("register") and not server.grants()
+
+
+async def test_client_credentials_without_a_person() -> None:
+    clients = {
+        "machine": {"client_secret": "s3cret-of-machine", "token_endpoint_auth_method": "client_secret_basic"}
+    }
+    async with AuthFaults(clients=clients) as server:
+        auth = AuthSettings(
+            client_id="machine",
+            client_secret="s3cret-of-machine",
+            flow="client_credentials",
+            issuer=server.issuer,
+        )
+        async with AsyncHost({"s": spec(server, auth)}, state_dir=False, credentials=MEMORY) as host:
+            assert (await host.wait_ready(10)).all_ready, host.status()["s"].last_error
+            got = await asyncio.gather(*(host.call("s__echo", {"text": str(n)}) for n in range(16)))
+            assert [each.text for each in got] == [str(n) for n in range(16)]
+            assert len(server.grants("client_credentials")) == 1
+            server.expire()
+            got = await asyncio.gather(*(host.call("s__echo", {"text": str(n)}) for n in range(16)))
+            assert len(server.grants("client_credentials")) == 2
