@@ -271,11 +271,20 @@ class Stage:
         async with self.place.open() as store:
             return [each.key for each in await store.keys()]
 
-    async def end_leases(self) -> None:
-        """Whoever holds a lock with a lease and renews it no more has lost it."""
-        if self.place.kind == "redis":
+    async def lease(self) -> Any:
+        """Who holds the lock, where that is a matter of a lease; else None."""
+        if self.place.kind != "redis":
+            return None
+        client = Redis.from_url(self.place.where["url"], protocol=2)
+        found = await client.get(f"{{{self.place.where['prefix']}}}:l:{self.key}")
+        await client.aclose()
+        return found
+
+    async def end_lease(self, lease: Any) -> None:
+        """Its time is over, as its holder died with it. Nobody else can have the lock before."""
+        if lease is not None:
             client = Redis.from_url(self.place.where["url"], protocol=2)
-            await client.delete(f"{{{self.place.where['prefix']}}}:l:{self.key}")
+            assert await client.getdel(f"{{{self.place.where['prefix']}}}:l:{self.key}") == lease
             await client.aclose()
 
     async def locked(self) -> int:

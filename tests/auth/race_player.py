@@ -280,6 +280,14 @@ class Player:
         return self._broker.wait_bearer(self._subject, turn.within)
 
 
+def join_the_rest() -> None:
+    """Wait for threads that have said that they end, and may have a step to go."""
+    for thread in threading.enumerate():
+        if thread.name.startswith("moorings-"):
+            thread.join(WITHIN)
+            assert not thread.is_alive(), thread
+
+
 def main() -> None:
     """Fork players as told, until stdin ends."""
     gc.freeze()
@@ -294,10 +302,8 @@ def main() -> None:
                 os.close(null)
                 Player(int(number)).play()
                 gc.collect()  # whoever has to complain of something does so now
-                for thread in threading.enumerate():
-                    if thread is not threading.main_thread():
-                        thread.join(WITHIN)  # it has said that it ends
-                        assert not thread.is_alive(), thread
+                join_the_rest()
+                assert threading.enumerate() == [threading.main_thread()], threading.enumerate()
                 os._exit(0)  # not as the one it is a copy of, which takes a while
             said = pid
         elif order == "stop":

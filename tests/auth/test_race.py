@@ -24,7 +24,7 @@ from tests.auth.race_kit import (
     race,
     stage_at,
 )
-from tests.auth.race_player import Refreshing, broker_of
+from tests.auth.race_player import Refreshing, broker_of, join_the_rest
 from tests.store.backends import Place, open_store
 
 __all__ = ["nursery"]  # the fixture
@@ -82,6 +82,7 @@ async def test_f10_3_two_loops_in_two_threads_with_one_broker_or_two_cause_one_t
                 await event.wait()
             stage.server.release()
             await _joined(threads)
+        join_the_rest()
         assert len(got) == 32 and len(set(got)) == 1
         assert (stage.server.requests(), stage.server.revoked()) == (1, 0)
 

@@ -87,9 +87,10 @@ async def test_f10_6_killed_where_nothing_is_lost_the_others_get_one_token(
         (victim,) = await crew.enlist(1, stage, threads=THREADS, step=step)
         others = await crew.enlist(3, stage, threads=THREADS)
         await halted(stage, victim, step)
+        lease = await stage.lease()
         await asking(stage, others)
         await crew.kill(victim)
-        await stage.end_leases()
+        await stage.end_lease(lease)
         got = await outcomes(others)
         assert len({each.get("token") for each in got}) == 1 and got[0].get("token") in auth.access, got
         assert (stage.server.requests(), stage.server.revoked()) == (UNHARMED[step], 0)
@@ -115,11 +116,12 @@ async def test_f10_6_killed_while_its_request_is_on_the_way_the_others_get_one_t
         stage.expire()
         await asking(stage, [victim])
         await auth.until(lambda _: stage.server.requests() == 1, WITHIN)
+        lease = await stage.lease()
         await asking(stage, others)
         await crew.kill(victim)
         await auth.until(lambda server: server.at("token")[0].gone, WITHIN)
         stage.server.release()
-        await stage.end_leases()
+        await stage.end_lease(lease)
         got = await outcomes(others)
         assert len({each.get("token") for each in got}) == 1 and got[0].get("token") in auth.access, got
         assert (stage.server.requests(), stage.server.revoked()) == (2, 0)
@@ -134,9 +136,10 @@ async def test_f10_6_killed_with_the_answer_the_login_is_lost_and_the_state_says
         (victim,) = await crew.enlist(1, stage, threads=THREADS, step=step)
         others = await crew.enlist(3, stage, threads=THREADS)
         await halted(stage, victim, step)
+        lease = await stage.lease()
         await asking(stage, others)
         await crew.kill(victim)
-        await stage.end_leases()
+        await stage.end_lease(lease)
         for again in range(2):
             got = await outcomes(others)
             assert {each.get("error") for each in got} == {"Dead"}, got
