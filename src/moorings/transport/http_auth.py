@@ -156,7 +156,7 @@ class Pass:
             bearer,
             operation=self._operation,
             anew=self._refusals > 0,
-            headers=bool(given),
+            able=access.able and not given,
         )
 
     async def again(self, ask: Ask, failure: Failure) -> Failure | None:
