@@ -143,13 +143,13 @@ async def test_f10_6_killed_with_the_answer_the_login_is_lost_and_the_state_says
         for again in range(2):
             got = await outcomes(others)
             assert {each.get("error") for each in got} == {"Dead"}, got
-            assert all("the answer died with the process that asked" in each["text"] for each in got), got
+            assert all("its answer was lost with the process" in each["text"] for each in got), got
             # Asked once more by one of them, and then by nobody: the server said that it is over.
             assert stage.server.requests() == 2
             if not again:
                 await asking(stage, others)
         lost = await stage.stored()
-        assert (lost.version, lost.state) == (2, "lost") and "the answer died with the process" in lost.reason
+        assert (lost.version, lost.state) == (2, "lost") and "its answer was lost with" in lost.reason
         assert await stage.keys() == [stage.key]
         # Somebody signs in, in whatever process: all of them go on.
         await stage.save(login_at(auth, version=3, obtained_at=stage.wall, expires_at=stage.wall + 3600.0))
