@@ -22,7 +22,7 @@ from .service import AuthService
 if TYPE_CHECKING:
     from ..config.credential_spec import CredentialSettings
 
-__all__ = ["service_for"]
+__all__ = ["service_for", "store_of"]
 
 FOLDER = "credentials"
 """Of the file store, in the state folder."""
@@ -41,14 +41,14 @@ def service_for(settings: CredentialSettings, state_dir: Path | None) -> AuthSer
         state_dir: the state folder; None if nothing is kept on the disk, so that the usual store is the memory.
     """
     kind = settings.kind
-    if kind == "memory" or (kind == "file" and settings.folder is None and state_dir is None):
+    if _is_memory(settings, state_dir):
         memory = Memory()
 
         async def forgetful() -> CredentialStore:
             return MemoryStore(memory)
 
         return AuthService(forgetful, may_hold=lambda: bool(memory.entries), environ=_environ)
-    folder = Path(settings.folder) if settings.folder is not None else (state_dir or Path()) / FOLDER
+    folder = _folder(settings, state_dir)
     key = (
         kind,
         settings.store if kind in ("redis", "postgresql") else str(folder.absolute()),
@@ -64,6 +64,25 @@ def service_for(settings: CredentialSettings, state_dir: Path | None) -> AuthSer
             )
             _services[key] = service
         return service
+
+
+def store_of(
+    settings: CredentialSettings, state_dir: Path | None
+) -> Callable[[], Awaitable[CredentialStore]] | None:
+    """What opens the store of these settings, for one who only looks; None where it is the memory of a process."""
+    if _is_memory(settings, state_dir):
+        return None
+    return _opener(settings, _folder(settings, state_dir), state_dir)
+
+
+def _is_memory(settings: CredentialSettings, state_dir: Path | None) -> bool:
+    return settings.kind == "memory" or (
+        settings.kind == "file" and settings.folder is None and state_dir is None
+    )
+
+
+def _folder(settings: CredentialSettings, state_dir: Path | None) -> Path:
+    return Path(settings.folder) if settings.folder is not None else (state_dir or Path()) / FOLDER
 
 
 def _environ() -> Mapping[str, str]:
