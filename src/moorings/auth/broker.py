@@ -55,6 +55,8 @@ FIRST_PAUSE, LONGEST_PAUSE = 1.0, 300.0
 """Seconds after something that failed for a passing reason; they double."""
 NO_WAY_PAUSE = 30.0
 """Seconds after an attempt to get a new credential that failed for good; a person may have mended it by then."""
+MOST_ANEW, ANEW_WITHIN = 2, 600.0
+"""New credentials in so many seconds for a server that refuses new ones."""
 CLIENT_FAILURES = 2
 """Times in a row that a server does not know the client, until it is believed."""
 
@@ -124,6 +126,10 @@ class Flow(Protocol):
     def able(self) -> bool:
         """True if it can get one at all: without a person, or with one who may be asked."""
 
+    @property
+    def waits_for_person(self) -> bool:
+        """True while a person is at a login."""
+
     def renewable(self, credential: Credential) -> bool:
         """Whether ``refresh`` can renew it."""
 
@@ -170,6 +176,7 @@ class _Entry:
     """What is known of one subject. Read from any thread; written on the broker's own loop alone."""
 
     __slots__ = (
+        "anew",
         "changed",
         "client_failures",
         "clock",
@@ -198,6 +205,8 @@ class _Entry:
         self.not_before = float("-inf")
         """By the steady clock: when what failed may be tried again."""
         self.pause = 0.0
+        self.anew: list[float] = []
+        """By the steady clock: when a new credential was got though the one before was new."""
         self.client_failures = 0
         """How often in a row the server did not know the client."""
         self.changed: set[Callable[[], None]] = set()
@@ -257,8 +266,23 @@ class Broker:
         return self._worker.leave()
 
     def finish(self, within: float) -> None:
-        """Block until what is under way is done, for at most so many seconds."""
-        self._worker.finish(within)
+        """Block until what is under way is done, for at most so many seconds; a login that waits for a person is not
+        waited for."""
+        until = self._steady() + within
+        for entry in list(self._entries.values()):
+            operation, flow = entry.operation, entry.flow
+            if operation is not None and not (flow is not None and flow.waits_for_person):
+                with contextlib.suppress(Exception):  # what came of it is for those who asked
+                    operation.wait(max(0.0, until - self._steady()))
+
+    def run(self, call: Callable[[], object]) -> None:
+        """Have something called on the broker's loop, if anybody uses it."""
+
+        async def work() -> None:
+            call()
+
+        if self._worker.running:
+            self._worker.start(work, name="note")
 
     async def _close(self) -> None:
         watching, self._watching = self._watching, None
@@ -369,10 +393,7 @@ class Broker:
     def served(self, subject: Subject, operation: str) -> None:
         """An operation ran for which the scopes were raised: what was counted against it is forgotten."""
 
-        async def note() -> None:
-            self._step_ups.succeeded(subject.resource, operation)
-
-        self._worker.start(note, name="note a step-up")
+        self.run(lambda: self._step_ups.succeeded(subject.resource, operation))
 
     def on_change(self, subject: Subject, told: Callable[[], None]) -> Callable[[], None]:
         """Have ``told`` called, on the broker's loop, when another credential is there. Returns what ends that."""
@@ -408,10 +429,15 @@ class Broker:
             return operation
 
     async def _work(self, entry: _Entry, version: int | None, ask: Ask | None) -> Credential | None:
-        store = await self._opened()
+        if not entry.loaded and self._steady() < entry.not_before and entry.failure is not None:
+            raise entry.failure
+        try:
+            store = await self._opened()
+            if not entry.loaded:
+                await self._look(store, entry)
+        except Postponed as error:
+            raise self._put_off(entry, error) from error.__cause__
         entry.flow = self._flow(entry.subject)
-        if not entry.loaded:
-            await self._look(store, entry)
         current = entry.current
         if current is None:
             if ask is None:
@@ -484,6 +510,13 @@ class Broker:
         if flow is None or not flow.able:
             entry.failure = NeedsPerson(why)
             raise entry.failure
+        if ask.anew:
+            # A server that takes nothing must not send a person to a browser with each call.
+            now = self._steady()
+            entry.anew = [each for each in entry.anew if now - each < ANEW_WITHIN]
+            if len(entry.anew) >= MOST_ANEW:
+                raise NeedsPerson(Gone("the server takes none of the tokens that it sends us for"))
+            entry.anew.append(now)
         try:
             if ask.insufficient and current is not None:
                 ask = msgspec.structs.replace(ask, scopes=flow.scopes_for(current, ask.scopes))

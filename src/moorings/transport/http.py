@@ -511,8 +511,9 @@ class HttpTransport:
                     if await token.again(ask, refused) is not None:
                         return  # calls find out, and say so
                     continue
-            except Withheld:
-                return  # as above
+            except Withheld as withheld:
+                if withheld.failure.needs:
+                    return  # as above
             except RedirectRefused:
                 return  # a page to sign in at, or the like: none for us
             except FAILURES as error:
