@@ -17,6 +17,7 @@ from moorings.auth.renewal import about
 from moorings.cli import main
 from moorings.store.credentials import StoreError
 from moorings.store.files import FileStore
+from tests.faults.auth_server import in_thread
 
 Run = Callable[..., tuple[int, str, str]]
 
@@ -208,3 +209,17 @@ def test_a_wrong_command_line_or_configuration(words: list[str], said: str, run:
     code, out, err = run(*words)
     assert (code, out) == (2, "")
     assert said in err
+
+
+def test_a_server_that_wants_a_login_is_told_as_such(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "m.toml"
+    with in_thread() as server:
+        file.write_text(f"[host]\nstate_dir = 'state'\n[servers.s]\nurl = '{server.url}'\n")
+        assert main(["test", "--config", str(file), "--json"]) == 3
+        told = json.loads(capsys.readouterr().out)["servers"]["s"]
+        assert told["state"] == "needs_auth" and "log in" in told["error"]["fix"]
+        assert main(["call", "s__echo", "text=x", "--config", str(file), "--json"]) == 4
+        error = json.loads(capsys.readouterr().out)["error"]
+        assert (error["code"], error["reason"]) == ("MOOR_NEEDS_LOGIN", "login")
