@@ -28,7 +28,7 @@ from .broker import Ask, Subject, usable
 from .challenge import parse_challenges
 from .discovery import Discovered, canonical, discover, issuer_metadata
 from .dpop import Nonces, Prover, new_key
-from .faults import AuthFault, GrantError, LoginFault, NeedsClient, StrayCallback
+from .faults import AuthFault, GrantError, LoginDenied, LoginFault, NeedsClient, StrayCallback, WrongIssuer
 from .grants import DeviceCode, TokenSet
 from .http import AuthHttp
 from .model import (
@@ -62,6 +62,8 @@ LOCK_WITHIN = 60.0
 """Seconds that the store's lock is waited for."""
 OLD = "-old"
 """Ending of the key under which a registration is kept that the server forgot."""
+MOST_IN_VAIN = 2
+"""Logins without an answer, after which a dynamic client is held to be forgotten."""
 CALLBACK_PORT = 33418
 """Of the redirect URI, where no other is set."""
 
@@ -127,6 +129,8 @@ class AccountFlow:
         self._asking: asyncio.Timeout | None = None
         """The bound of a person's time, while one is at a login."""
         self._abandoned = False
+        self._in_vain: tuple[str, int] = ("", 0)
+        """Logins in a row of a client from which nobody came back."""
 
     @property
     def alone(self) -> bool:
@@ -232,12 +236,25 @@ class AccountFlow:
                 return await self._save(store, fresh, lease)
         try:
             now, tokens = await self._by_person(found, registration, scopes, prover)
-        except GrantError as error:
-            if error.code == "invalid_client" and registration.source == "dynamic":
+        except (GrantError, LoginFault) as error:
+            if registration.source == "dynamic" and self._is_dead(registration, error):
                 # The next attempt registers anew.
                 await self._forget_registration(store, found.issuer, registration.client_id)
             raise
+        self._in_vain = ("", 0)
         return await self._keep(store, found, registration, tokens, now, scopes, jwk, known)
+
+    def _is_dead(self, registration: Registration, error: GrantError | LoginFault) -> bool:
+        """Whether a server seems to have forgotten a client. If it says so at its pages alone, nobody comes back from
+        them: logins that end without an answer, one after another, are all that can be seen of that."""
+        if isinstance(error, GrantError):
+            return error.code == "invalid_client"
+        if isinstance(error, LoginDenied | WrongIssuer) or self._abandoned:
+            return False
+        client_id, times = self._in_vain
+        times = times + 1 if client_id == registration.client_id else 1
+        self._in_vain = (registration.client_id, times)
+        return times >= MOST_IN_VAIN
 
     def _helps(self, stored: Credential, ask: Ask, known: Credential | None) -> bool:
         return (
@@ -371,6 +388,7 @@ class AccountFlow:
                 stored=stored,
                 signing_key=signing_key,
                 scopes=scopes,
+                also=() if self._settings.scope_ceiling else _all_scopes(found),
                 now=self._wall(),
             )
             if made != stored:
@@ -612,6 +630,11 @@ def merged_for_store(credential: Credential) -> Credential:
         return credential
     bare = msgspec.structs.replace(registration, client_secret=None, signing_key=None)
     return msgspec.structs.replace(credential, registration=bare)
+
+
+def _all_scopes(found: Discovered) -> tuple[str, ...]:
+    """What the resource knows of: a client that was registered for all of it needs no second one for a step-up."""
+    return (found.resource_metadata.scopes_supported or ()) if found.resource_metadata is not None else ()
 
 
 async def _stored_registration(store: CredentialStore, key: str) -> Registration | None:
