@@ -129,8 +129,6 @@ class AccountFlow:
         self._asking: asyncio.Timeout | None = None
         """The bound of a person's time, while one is at a login."""
         self._abandoned = False
-        self._in_vain: tuple[str, int] = ("", 0)
-        """Logins in a row of a client from which nobody came back."""
 
     @property
     def alone(self) -> bool:
@@ -237,24 +235,26 @@ class AccountFlow:
         try:
             now, tokens = await self._by_person(found, registration, scopes, prover)
         except (GrantError, LoginFault) as error:
-            if registration.source == "dynamic" and self._is_dead(registration, error):
-                # The next attempt registers anew.
-                await self._forget_registration(store, found.issuer, registration.client_id)
+            if registration.source == "dynamic":
+                await self._suspect(store, found.issuer, registration, error)
             raise
-        self._in_vain = ("", 0)
+        if registration.in_vain:
+            await self._set_in_vain(store, found.issuer, registration, 0)
         return await self._keep(store, found, registration, tokens, now, scopes, jwk, known)
 
-    def _is_dead(self, registration: Registration, error: GrantError | LoginFault) -> bool:
-        """Whether a server seems to have forgotten a client. If it says so at its pages alone, nobody comes back from
-        them: logins that end without an answer, one after another, are all that can be seen of that."""
+    async def _suspect(
+        self, store: CredentialStore, issuer: str, registration: Registration, error: GrantError | LoginFault
+    ) -> None:
+        """A server may have forgotten a client: then the next attempt registers anew. If it says so at its pages alone,
+        nobody comes back from them: logins without an answer, one after another, are all that is seen of that."""
         if isinstance(error, GrantError):
-            return error.code == "invalid_client"
-        if isinstance(error, LoginDenied | WrongIssuer) or self._abandoned:
-            return False
-        client_id, times = self._in_vain
-        times = times + 1 if client_id == registration.client_id else 1
-        self._in_vain = (registration.client_id, times)
-        return times >= MOST_IN_VAIN
+            if error.code == "invalid_client":
+                await self._forget_registration(store, issuer, registration.client_id)
+        elif not (isinstance(error, LoginDenied | WrongIssuer) or self._abandoned):
+            if registration.in_vain + 1 >= MOST_IN_VAIN:
+                await self._forget_registration(store, issuer, registration.client_id)
+            else:
+                await self._set_in_vain(store, issuer, registration, registration.in_vain + 1)
 
     def _helps(self, stored: Credential, ask: Ask, known: Credential | None) -> bool:
         return (
@@ -412,6 +412,18 @@ class AccountFlow:
                     version=stored.version + 1,
                 )
                 await store.save(digest, encode_credential(dead), lease, about=about(dead))
+
+    async def _set_in_vain(
+        self, store: CredentialStore, issuer: str, registration: Registration, times: int
+    ) -> None:
+        key = registration_key(issuer, self._account.redirect_uri)
+        async with store.lock(key, asyncio.get_running_loop().time() + LOCK_WITHIN) as lease:
+            stored = await _stored_registration(store, key)
+            if stored is None or stored.client_id != registration.client_id:
+                return
+            said = {"issuer": issuer, "client_id": stored.client_id, "kind": "registration"}
+            counted = msgspec.structs.replace(stored, in_vain=times)
+            await store.save(key, encode_registration(counted), lease, about=said)
 
     async def _forget_registration(self, store: CredentialStore, issuer: str, client_id: str) -> None:
         """Kept aside, as the server may have erred; not used any more."""
