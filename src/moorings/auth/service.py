@@ -41,6 +41,10 @@ END_WITHIN = 2.0
 """Seconds for which the last user waits for the end of the broker's thread; what it finishes goes on by itself."""
 
 
+_inherited: list[object] = []
+"""Connections of the parent, in a forked child."""
+
+
 class AuthService:
     """See the module."""
 
@@ -68,7 +72,14 @@ class AuthService:
         self._accounts: dict[Subject, list[Account]] = {}
         """Those of the users there are, by subject."""
         self._flows: dict[Subject, tuple[Account, AccountFlow]] = {}
-        self.broker = Broker(open_store, flow=self._flow, closing=self._close_net, wall=wall, steady=steady)
+        self.broker = Broker(
+            open_store,
+            flow=self._flow,
+            closing=self._close_net,
+            forked=self._forget_net,
+            wall=wall,
+            steady=steady,
+        )
 
     def access(self, account: Account) -> Access:
         """For one user of one account. Raises ValueError: the URL is none of http or https."""
@@ -118,6 +129,11 @@ class AuthService:
             private_networks=settings.private_networks,
         )
         return AccountFlow(account, http, self.nonces, wall=self._wall)
+
+    def _forget_net(self) -> None:
+        _inherited.append(self._net)  # not to be finalized here
+        self._net = None
+        self._flows.clear()
 
     async def _close_net(self) -> None:
         net, self._net = self._net, None
