@@ -55,7 +55,7 @@ async def served(access: Access, provider: Provider) -> int:
         if news:
             continue
         challenges = headers.get_all("WWW-Authenticate") or ()
-        ask = ask_of(status, challenges, bearer, operation="GET", anew=anew, headers=False)
+        ask = ask_of(status, challenges, bearer, operation="GET", anew=anew, able=True)
         assert ask is not None
         bearer, anew = await access.refused(bearer, until, ask), True
     raise AssertionError(f"refused {MOST_TRIES} times")

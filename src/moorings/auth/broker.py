@@ -28,12 +28,12 @@ import msgspec
 from .._outcome import Outcome
 from .._secret import Secret
 from ..errors import MisuseError
-from ..store.credentials import CredentialStore, StoreError, Watching
+from ..store.credentials import CorruptEntry, CredentialStore, StoreError, Watching
 from .faults import AuthFault, Insufficient, NeedsPerson, StepUpRefused, passes
-from .model import Credential
-from .renewal import INTENT, ClientGone, Dead, Gone, Postponed, Renewal, load
+from .model import BadRecord, Credential
+from .renewal import INTENT, ClientGone, Dead, Gone, Postponed, Renewal, Unsaved, load
 from .scopes import StepUps
-from .worker import Worker
+from .worker import Ending, Worker
 
 __all__ = ["Ask", "Bearer", "Broker", "Flow", "Subject", "due_at", "usable"]
 
@@ -189,11 +189,14 @@ class _Entry:
         "operation",
         "pause",
         "subject",
+        "unsaved",
     )
 
     def __init__(self, subject: Subject, draw: float) -> None:
         self.subject = subject
         self.flow: Flow | None = None
+        self.unsaved: Unsaved | None = None
+        """A renewal that lives in memory alone, as the store failed."""
         self.current: Credential | None = None
         self.clock = _Clock(0.0, 0.0)
         self.loaded = False
@@ -222,6 +225,7 @@ class Broker:
         *,
         flow: Callable[[Subject], Flow | None] = lambda subject: None,
         closing: Callable[[], Awaitable[None]] | None = None,
+        forked: Callable[[], None] | None = None,
         wall: Callable[[], float] = time.time,
         steady: Callable[[], float] = time.monotonic,
         draw: Callable[[], float] = random.random,
@@ -231,10 +235,12 @@ class Broker:
             open_store: makes the store, on the broker's own loop.
             flow: how credentials of a subject are got; asked on the broker's own loop before each use.
             closing: the last work on that loop, after the store is closed.
+            forked: called in a forked child, where nothing of that loop is.
         """
         self._open_store = open_store
         self._flow = flow
         self._closing = closing
+        self._forked = forked
         self._wall = wall
         self._steady = steady
         self._draw = draw
@@ -254,6 +260,8 @@ class Broker:
         self._store = self._watching = self._opening = None
         self._entries = {}
         self._worker.forget_after_fork()
+        if self._forked is not None:
+            self._forked()
 
     # Use
 
@@ -261,8 +269,8 @@ class Broker:
         """Use it until ``leave``."""
         self._worker.join()
 
-    def leave(self) -> Outcome[bool] | None:
-        """Use it no more. Returns what is there once nothing of it runs, for the last one to leave."""
+    def leave(self) -> Ending | None:
+        """Use it no more. Returns what tells when nothing of it runs, for the last one to leave."""
         return self._worker.leave()
 
     def finish(self, within: float) -> None:
@@ -401,6 +409,12 @@ class Broker:
         entry.changed.add(told)
         return lambda: entry.changed.discard(told)
 
+    def waits_for_person(self, subject: Subject) -> bool:
+        """Whether a person is at a login for it."""
+        entry = self._entries.get(subject)
+        flow = entry.flow if entry is not None else None
+        return flow is not None and flow.waits_for_person
+
     def known(self, subject: Subject) -> Credential | None:
         """What memory holds of it, usable or not."""
         entry = self._entries.get(subject)
@@ -457,7 +471,7 @@ class Broker:
             return await self._renew(store, entry, current, refused=ask is not None)
         except (Gone, Dead, ClientGone) as error:
             flow = entry.flow
-            if ask is None and not (flow is not None and flow.alone):
+            if ask is None and not (flow is not None and flow.able):
                 entry.failure = error
                 raise
             return await self._obtain(store, entry, ask or Ask(), error)
@@ -473,6 +487,7 @@ class Broker:
             renewable=flow.renewable if flow is not None else lambda each: False,
             usable=lambda each: usable(each, self._wall(), 0.0),
             publish=lambda each: self._publish(entry, each),
+            unsaved=entry.unsaved,
         )
         until = asyncio.get_running_loop().time() + LOCK_WITHIN
         try:
@@ -499,6 +514,8 @@ class Broker:
         except Gone:
             self._publish(entry, None)
             raise
+        finally:
+            entry.unsaved = renewal.unsaved
         self._all_well(entry)
         return fresh
 
@@ -600,14 +617,29 @@ class Broker:
             for each in await store.keys():
                 if each.key.endswith(INTENT) or not _fits(entry.subject, each.about):
                     continue
-                credential = await load(store, each.key)
+                try:
+                    credential = await load(store, each.key)
+                except Postponed as error:
+                    if not isinstance(error.__cause__, CorruptEntry | BadRecord):
+                        raise
+                    # It is there, and nobody can use it: a login takes its place, and it is kept aside then.
+                    _log.error("%s", error)
+                    continue
                 if credential is not None:
                     found.append(credential)
         except StoreError as error:
             raise Postponed(f"the store of credentials: {error}") from error
         found.sort(key=lambda each: (each.state == "good", each.obtained_at))
         entry.loaded = True
-        self._publish(entry, found[-1] if found else None)
+        newest, current = (found[-1] if found else None), entry.current
+        if (
+            newest is None
+            or current is None
+            or newest.key != current.key
+            or newest.version >= current.version
+        ):
+            # An older one was read before a renewal of ours wrote, or that could not write.
+            self._publish(entry, newest)
 
     def _on_stored(self, key: str) -> None:
         """Somebody else wrote or removed an entry: a login or a logout of another process counts at once."""

@@ -9,6 +9,7 @@ costs nothing, while there is no sign that its server is protected.
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -16,17 +17,17 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from .._outcome import Outcome
 from .._secret import Secret
 from ..store.credentials import CredentialStore
 from .broker import Ask, Bearer, Broker, Subject
 from .challenge import bearer as bearer_of
 from .challenge import parse_challenges
 from .dpop import Nonces, Prover
-from .flows import Account, AccountFlow
+from .flows import ALONE, Account, AccountFlow
 from .http import AuthHttp, on_this_machine
 from .renewal import Postponed
 from .scopes import parse_scope
+from .worker import Ending
 
 if TYPE_CHECKING:
     from ..net.client import Net
@@ -38,6 +39,10 @@ SENT = 4
 """Tokens that were sent of late and are remembered, as a server may repeat them."""
 END_WITHIN = 2.0
 """Seconds for which the last user waits for the end of the broker's thread; what it finishes goes on by itself."""
+
+
+_inherited: list[object] = []
+"""Connections of the parent, in a forked child."""
 
 
 class AuthService:
@@ -63,26 +68,36 @@ class AuthService:
         self._environ = environ
         self._wall = wall
         self._net: Net | None = None
+        self._gate = threading.Lock()  # held for bookkeeping alone
         self._accounts: dict[Subject, list[Account]] = {}
         """Those of the users there are, by subject."""
         self._flows: dict[Subject, tuple[Account, AccountFlow]] = {}
-        self.broker = Broker(open_store, flow=self._flow, closing=self._close_net, wall=wall, steady=steady)
+        self.broker = Broker(
+            open_store,
+            flow=self._flow,
+            closing=self._close_net,
+            forked=self._forget_net,
+            wall=wall,
+            steady=steady,
+        )
 
     def access(self, account: Account) -> Access:
         """For one user of one account. Raises ValueError: the URL is none of http or https."""
         subject = account.subject
-        self._accounts.setdefault(subject, []).append(account)
+        with self._gate:
+            self._accounts.setdefault(subject, []).append(account)
         return Access(self, account, subject)
 
     def forget(self, subject: Subject, account: Account) -> None:
-        """One user less. A login that only its person would have used is given up."""
-        users = [each for each in self._accounts.get(subject, ()) if each is not account]
-        if users:
-            self._accounts[subject] = users
-        else:
-            self._accounts.pop(subject, None)
+        """One user less. A login that nobody waits for any more is given up."""
+        with self._gate:
+            users = [each for each in self._accounts.get(subject, ()) if each is not account]
+            if users:
+                self._accounts[subject] = users
+            else:
+                self._accounts.pop(subject, None)
         made = self._flows.get(subject)
-        if made is not None and made[0] is account:
+        if made is not None and not users:
             self.broker.run(made[1].abandon)
 
     def _flow(self, subject: Subject) -> AccountFlow | None:
@@ -115,6 +130,11 @@ class AuthService:
         )
         return AccountFlow(account, http, self.nonces, wall=self._wall)
 
+    def _forget_net(self) -> None:
+        _inherited.append(self._net)  # not to be finalized here
+        self._net = None
+        self._flows.clear()
+
     async def _close_net(self) -> None:
         net, self._net = self._net, None
         self._flows.clear()
@@ -136,9 +156,10 @@ class Access:
         self.carried = False
         """True once a request carried a token."""
         self._sent: deque[Secret] = deque(maxlen=SENT)
+        self._gate = threading.Lock()  # held for bookkeeping alone
         self._joined = False
         self._ended = False
-        self._over: Outcome[bool] | None = None
+        self._over: Ending | None = None
         if service.may_hold():
             self.wake()
 
@@ -146,8 +167,22 @@ class Access:
     def patience(self) -> float:
         """Seconds for which a request waits for a token: what is said to servers, and a person where one is asked."""
         account = self.account
-        asks = account.browser is not None or account.show_code is not None
-        return 2 * account.within + (account.settings.timeout if asks else 0.0)
+        return 2 * account.within + (account.settings.timeout if self.asks else 0.0)
+
+    @property
+    def asks(self) -> bool:
+        """True if there is a person who may be asked to log in."""
+        return self.account.browser is not None or self.account.show_code is not None
+
+    @property
+    def waits_for_person(self) -> bool:
+        """True while a person is at a login."""
+        return self._joined and self._broker.waits_for_person(self.subject)
+
+    @property
+    def able(self) -> bool:
+        """True if a first token can be got: without a person, or as there is one to ask."""
+        return self.account.kind in ALONE or self.asks
 
     @property
     def awake(self) -> bool:
@@ -156,9 +191,11 @@ class Access:
 
     def wake(self) -> None:
         """Begin to use the broker."""
-        if not self._joined and not self._ended:
-            self._broker.join()
-            self._joined = True
+        with self._gate:
+            # Of threads that are refused at once, one joins: it will leave once.
+            if not self._joined and not self._ended:
+                self._broker.join()
+                self._joined = True
 
     @property
     def known(self) -> Credential | None:
@@ -262,13 +299,14 @@ class Access:
 
     # The end
 
-    def leave(self) -> Outcome[bool] | None:
-        """It is used no more. Returns what is there once nothing of the broker runs, for the last one to leave."""
-        if not self._ended:
-            self._ended = True
+    def leave(self) -> Ending | None:
+        """It is used no more. Returns what tells when nothing of the broker runs, for the last one to leave."""
+        with self._gate:
+            ended, self._ended = self._ended, True
+            joined, self._joined = self._joined, False
+        if not ended:
             self._service.forget(self.subject, self.account)
-        if self._joined:
-            self._joined = False
+        if joined:
             self._over = self._broker.leave()
         return self._over
 
@@ -298,7 +336,7 @@ def ask_of(
     *,
     operation: str,
     anew: bool,
-    headers: bool,
+    able: bool,
 ) -> Ask | None:
     """What a refusal asks for; None if it is not one for want of a token.
 
@@ -307,7 +345,7 @@ def ask_of(
         bearer: what was sent.
         operation: the method and what it names, for the count of step-ups.
         anew: the token was got for this very request.
-        headers: the user gave headers of their own, which may be another way in.
+        able: a first token can be got, and nothing else speaks for another way in (headers of the user).
     """
     wanted = bearer_of(parse_challenges(challenges))
     if status == 403:
@@ -315,6 +353,7 @@ def ask_of(
             return None
         scopes = parse_scope(wanted.get("scope")) or ()
         return Ask(tuple(challenges), scopes, operation, anew, insufficient=True)
-    if status != 401 or (wanted is None and headers and bearer is None):
+    # Without a challenge it may be OAuth (2025-03-26), or something in between that wants something else.
+    if status != 401 or (wanted is None and bearer is None and not able):
         return None
     return Ask(tuple(challenges), (), operation, anew)

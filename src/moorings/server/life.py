@@ -307,7 +307,8 @@ class Life:
             failed = StartError(what, server=self.name, stderr_tail=self._tail())
             failed.http = error.http
             failed.needs = error.reason if isinstance(error, NeedsLogin) else ""
-            failed.fix = error.fix if failed.needs else connect.next_step(self.spec, error)
+            said = error.fix if isinstance(error, Refused) else None
+            failed.fix = said or connect.next_step(self.spec, error)
             raise failed from None
         except StartError as error:
             error.stderr_tail = error.stderr_tail or self._tail()
@@ -323,6 +324,11 @@ class Life:
 
     def _too_slow(self, began: float) -> StartError:
         who = "it" if self.pid is None else f"it (pid {self.pid})"
+        if connect.waits_for_person(self._transport):
+            # A person's time is not that of a start: it goes on once they are done.
+            login = StartError("somebody is asked to log in to it", server=self.name, fix="finish the login")
+            login.needs = "login"
+            return login
         how_far = "it was not spawned" if self._transport is None else f"{who} did not finish its start"
         return StartTimeout(
             f"{how_far}: {connect.awaited(self._transport)}",
