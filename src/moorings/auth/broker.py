@@ -457,7 +457,7 @@ class Broker:
             return await self._renew(store, entry, current, refused=ask is not None)
         except (Gone, Dead, ClientGone) as error:
             flow = entry.flow
-            if ask is None and not (flow is not None and flow.alone):
+            if ask is None and not (flow is not None and flow.able):
                 entry.failure = error
                 raise
             return await self._obtain(store, entry, ask or Ask(), error)

@@ -23,7 +23,7 @@ from .broker import Ask, Bearer, Broker, Subject
 from .challenge import bearer as bearer_of
 from .challenge import parse_challenges
 from .dpop import Nonces, Prover
-from .flows import Account, AccountFlow
+from .flows import ALONE, Account, AccountFlow
 from .http import AuthHttp, on_this_machine
 from .renewal import Postponed
 from .scopes import parse_scope
@@ -148,6 +148,12 @@ class Access:
         account = self.account
         asks = account.browser is not None or account.show_code is not None
         return 2 * account.within + (account.settings.timeout if asks else 0.0)
+
+    @property
+    def able(self) -> bool:
+        """True if a first token can be got: without a person, or as there is one to ask."""
+        account = self.account
+        return account.kind in ALONE or account.browser is not None or account.show_code is not None
 
     @property
     def awake(self) -> bool:
@@ -298,7 +304,7 @@ def ask_of(
     *,
     operation: str,
     anew: bool,
-    headers: bool,
+    able: bool,
 ) -> Ask | None:
     """What a refusal asks for; None if it is not one for want of a token.
 
@@ -307,7 +313,7 @@ def ask_of(
         bearer: what was sent.
         operation: the method and what it names, for the count of step-ups.
         anew: the token was got for this very request.
-        headers: the user gave headers of their own, which may be another way in.
+        able: a first token can be got, and nothing else speaks for another way in (headers of the user).
     """
     wanted = bearer_of(parse_challenges(challenges))
     if status == 403:
@@ -315,6 +321,7 @@ def ask_of(
             return None
         scopes = parse_scope(wanted.get("scope")) or ()
         return Ask(tuple(challenges), scopes, operation, anew, insufficient=True)
-    if status != 401 or (wanted is None and headers and bearer is None):
+    # Without a challenge it may be OAuth (2025-03-26), or something in between that wants something else.
+    if status != 401 or (wanted is None and bearer is None and not able):
         return None
     return Ask(tuple(challenges), (), operation, anew)
