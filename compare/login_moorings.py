@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import httpx
 import login_scenarios
 
 from moorings import AsyncHost, HttpServer
+from moorings.adapters.httpx_auth import MooringsAuth
 
 
 class Client:
@@ -15,6 +17,7 @@ class Client:
         async def show(name: str, url: str) -> str:
             return await browser(url)
 
+        self.url, self.state = url, state
         self.host = AsyncHost({"s": HttpServer(url=url)}, state_dir=state, browser=show)
 
     async def open(self) -> None:
@@ -25,6 +28,16 @@ class Client:
         return (await self.host.server("s").call(tool, arguments, timeout=timeout)).text
 
     async def abandon(self) -> None:
+        # A flow as HTTP clients drive it, on the store of the host, is closed by another task …
+        async with MooringsAuth(self.url, state_dir=self.state) as auth:
+            flow = auth.async_auth_flow(httpx.Request("POST", self.url))
+
+            async def begin() -> None:
+                await anext(flow)
+
+            await asyncio.create_task(begin())
+            await asyncio.create_task(flow.aclose())
+        # … and a call of the host is cancelled while its refresh is under way.
         task = asyncio.create_task(self.call("echo", {"text": "given up"}, 10))
         await asyncio.sleep(0.3)
         task.cancel()

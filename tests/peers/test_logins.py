@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import AsyncGenerator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from moorings import AsyncHost, AuthSettings, Bounds, HttpServer, NeedsLogin, NotSent, Refused
 from moorings._secret import Secret
+from moorings.adapters.httpx_auth import MooringsAuth
 from moorings.auth.model import (
     LOCAL,
     Credential,
@@ -183,6 +186,42 @@ async def test_p3_a_call_is_cancelled_in_the_middle_of_its_refresh(tmp_path: Pat
             async with asyncio.timeout(10):
                 assert [(await call).text for call in calls] == ["0", "1", "2", "3"]
         assert len(server.grants("refresh_token")) == len(server.grants()) == 1
+        assert server.revoked_by_reuse == 0
+    assert browser.opened == 0
+
+
+@pytest.mark.parametrize("refused", [False, True], ids=["first", "refused"])
+async def test_p3_a_flow_is_closed_from_another_task(tmp_path: Path, refused: bool) -> None:
+    """P3, in an HTTP client with our auth: the same auth serves the next request, also while the other is unresumed."""
+    browser = Browser()
+
+    async def show(url: str) -> str:
+        return await browser("", url)
+
+    async with AuthFaults() as server:
+        await logged_in(server, tmp_path, ends_in=3000)
+        ping = {"jsonrpc": "2.0", "id": 1, "method": "server/discover"}
+        async with (
+            MooringsAuth(server.url, state_dir=tmp_path, browser=show) as auth,
+            httpx.AsyncClient(auth=auth, timeout=10) as client,
+        ):
+            closed, left = [auth.async_auth_flow(client.build_request("POST", server.url)) for _ in range(2)]
+
+            async def advance(flow: AsyncGenerator[httpx.Request, httpx.Response]) -> None:
+                request = await anext(flow)
+                if refused:
+                    await flow.asend(
+                        httpx.Response(401, headers={"WWW-Authenticate": "Bearer"}, request=request)
+                    )
+
+            for flow in (closed, left):
+                await asyncio.create_task(advance(flow))
+            await asyncio.create_task(closed.aclose())
+            server.expire()
+            answer = await client.post(server.url, json=ping, headers={"Accept": "application/json"})
+            assert answer.status_code != 401
+            await left.aclose()
+        assert len(server.grants()) == len(server.grants("refresh_token")) == (3 if refused else 1)
         assert server.revoked_by_reuse == 0
     assert browser.opened == 0
 
