@@ -333,7 +333,7 @@ class _Attempt:
             bearer,
             operation=self.operation,
             anew=self._refusals > 0,
-            headers=False,
+            able=self.access.able,
         )
         if ask is not None:
             self._refusals += 1

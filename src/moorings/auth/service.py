@@ -9,6 +9,7 @@ costs nothing, while there is no sign that its server is protected.
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -63,6 +64,7 @@ class AuthService:
         self._environ = environ
         self._wall = wall
         self._net: Net | None = None
+        self._gate = threading.Lock()  # held for bookkeeping alone
         self._accounts: dict[Subject, list[Account]] = {}
         """Those of the users there are, by subject."""
         self._flows: dict[Subject, tuple[Account, AccountFlow]] = {}
@@ -71,16 +73,18 @@ class AuthService:
     def access(self, account: Account) -> Access:
         """For one user of one account. Raises ValueError: the URL is none of http or https."""
         subject = account.subject
-        self._accounts.setdefault(subject, []).append(account)
+        with self._gate:
+            self._accounts.setdefault(subject, []).append(account)
         return Access(self, account, subject)
 
     def forget(self, subject: Subject, account: Account) -> None:
         """One user less. A login that only its person would have used is given up."""
-        users = [each for each in self._accounts.get(subject, ()) if each is not account]
-        if users:
-            self._accounts[subject] = users
-        else:
-            self._accounts.pop(subject, None)
+        with self._gate:
+            users = [each for each in self._accounts.get(subject, ()) if each is not account]
+            if users:
+                self._accounts[subject] = users
+            else:
+                self._accounts.pop(subject, None)
         made = self._flows.get(subject)
         if made is not None and made[0] is account:
             self.broker.run(made[1].abandon)
@@ -136,6 +140,7 @@ class Access:
         self.carried = False
         """True once a request carried a token."""
         self._sent: deque[Secret] = deque(maxlen=SENT)
+        self._gate = threading.Lock()  # held for bookkeeping alone
         self._joined = False
         self._ended = False
         self._over: Outcome[bool] | None = None
@@ -162,9 +167,11 @@ class Access:
 
     def wake(self) -> None:
         """Begin to use the broker."""
-        if not self._joined and not self._ended:
-            self._broker.join()
-            self._joined = True
+        with self._gate:
+            # Of threads that are refused at once, one joins: it will leave once.
+            if not self._joined and not self._ended:
+                self._broker.join()
+                self._joined = True
 
     @property
     def known(self) -> Credential | None:
@@ -270,11 +277,12 @@ class Access:
 
     def leave(self) -> Outcome[bool] | None:
         """It is used no more. Returns what is there once nothing of the broker runs, for the last one to leave."""
-        if not self._ended:
-            self._ended = True
+        with self._gate:
+            ended, self._ended = self._ended, True
+            joined, self._joined = self._joined, False
+        if not ended:
             self._service.forget(self.subject, self.account)
-        if self._joined:
-            self._joined = False
+        if joined:
             self._over = self._broker.leave()
         return self._over
 
