@@ -15,7 +15,7 @@ from typing import Any
 import httpx
 import pytest
 
-from moorings import AsyncHost, AuthSettings, Bounds, HttpServer, NeedsLogin, NotSent, Refused
+from moorings import AsyncHost, AuthSettings, Bounds, HttpServer, NeedsLogin, NotSent, Refused, StartError
 from moorings._secret import Secret
 from moorings.adapters.httpx_auth import MooringsAuth
 from moorings.auth.model import (
@@ -137,6 +137,20 @@ async def test_p2_the_token_endpoint_is_down_once_at_the_start(tmp_path: Path) -
     assert browser.opened == 0
 
 
+async def test_p2_the_token_endpoint_asks_to_wait(tmp_path: Path) -> None:
+    """P2 with Retry-After: it is heeded, though each start of the only protected server begins anew."""
+    browser = Browser()
+    async with AuthFaults(on={"token:refresh_token": "later:503:60"}) as server:
+        await logged_in(server, tmp_path, ends_in=-60)
+        async with host(server, tmp_path, browser) as moorings:
+            assert set((await moorings.wait_ready(10)).failed) == {"s"}
+            for _ in range(3):
+                with pytest.raises(StartError, match="asks to wait 60 s"):
+                    await moorings.restart("s")
+        assert len(server.grants()) == 1
+    assert browser.opened == 0
+
+
 async def test_p2_the_token_endpoint_is_down_once_under_way(tmp_path: Path) -> None:
     """P2: the call whose token could not be renewed fails typed, the next one that comes later is served."""
     browser = Browser()
@@ -163,7 +177,7 @@ async def patiently(moorings: AsyncHost, text: str) -> str:
         while True:
             try:
                 return (await moorings.call("s__echo", {"text": text})).text
-            except (NotSent, Refused):
+            except (NotSent, Refused, StartError):
                 await asyncio.sleep(0.05)
 
 

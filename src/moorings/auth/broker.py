@@ -213,6 +213,18 @@ class _Entry:
         """Told, on the broker's loop, when another credential is there."""
 
 
+class _Trouble(msgspec.Struct, frozen=True):
+    """What went wrong with a credential, for whoever uses it next: a pause that a server asked for outlasts its users,
+    and a failure counts though each attempt has a user of its own, as each start of a server has."""
+
+    digest: str
+    version: int
+    failure: Postponed
+    not_before: float
+    pause: float
+    client_failures: int
+
+
 class Broker:
     """See the module."""
 
@@ -240,6 +252,8 @@ class Broker:
         self._draw = draw
         self._gate = threading.Lock()  # held for bookkeeping alone
         self._entries: dict[Subject, _Entry] = {}
+        self._troubles: dict[Subject, _Trouble] = {}
+        """Of times of use that are over."""
         self._store: CredentialStore | None = None
         self._opening: asyncio.Lock | None = None
         self._watching: Watching | None = None
@@ -252,7 +266,7 @@ class Broker:
         self._gate = threading.Lock()
         _inherited.append((self._store, self._watching))  # not to be finalized here
         self._store = self._watching = self._opening = None
-        self._entries = {}
+        self._entries, self._troubles = {}, {}
         self._worker.forget_after_fork()
 
     # Use
@@ -289,6 +303,8 @@ class Broker:
         store, self._store, self._opening = self._store, None, None
         with self._gate:
             # What is stored may be another the next time.
+            for entry in self._entries.values():
+                self._keep_trouble(entry)
             self._entries.clear()
         try:
             if watching is not None:
@@ -435,6 +451,7 @@ class Broker:
             store = await self._opened()
             if not entry.loaded:
                 await self._look(store, entry)
+                self._recall_trouble(entry)
         except Postponed as error:
             raise self._put_off(entry, error) from error.__cause__
         entry.flow = self._flow(entry.subject)
@@ -551,6 +568,28 @@ class Broker:
         entry.failure, entry.not_before = error, self._steady() + wait
         _log.warning("no token for %s, next try in %.0f s: %s", entry.subject.resource, wait, error)
         return error
+
+    def _keep_trouble(self, entry: _Entry) -> None:
+        current, failure = entry.current, entry.failure
+        if current is None or failure is None or not passes(failure):
+            return
+        # Told again by a fault of its own: the one that was raised holds on to the work that failed.
+        self._troubles[entry.subject] = _Trouble(
+            current.key.digest(),
+            current.version,
+            Postponed(failure.reason, fix=failure.fix),
+            entry.not_before,
+            entry.pause,
+            entry.client_failures,
+        )
+
+    def _recall_trouble(self, entry: _Entry) -> None:
+        trouble, current = self._troubles.pop(entry.subject, None), entry.current
+        if trouble is None or current is None:
+            return
+        if (trouble.digest, trouble.version) == (current.key.digest(), current.version):
+            entry.failure, entry.not_before, entry.pause = trouble.failure, trouble.not_before, trouble.pause
+            entry.client_failures = trouble.client_failures
 
     def _is_usable(self, entry: _Entry, credential: Credential) -> bool:
         return usable(credential, self._wall(), self._steady() - entry.clock.steady)
