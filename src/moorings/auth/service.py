@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from .._outcome import Outcome
 from .._secret import Secret
 from ..store.credentials import CredentialStore
 from .broker import Ask, Bearer, Broker, Subject
@@ -28,6 +27,7 @@ from .flows import ALONE, Account, AccountFlow
 from .http import AuthHttp, on_this_machine
 from .renewal import Postponed
 from .scopes import parse_scope
+from .worker import Ending
 
 if TYPE_CHECKING:
     from ..net.client import Net
@@ -143,7 +143,7 @@ class Access:
         self._gate = threading.Lock()  # held for bookkeeping alone
         self._joined = False
         self._ended = False
-        self._over: Outcome[bool] | None = None
+        self._over: Ending | None = None
         if service.may_hold():
             self.wake()
 
@@ -275,8 +275,8 @@ class Access:
 
     # The end
 
-    def leave(self) -> Outcome[bool] | None:
-        """It is used no more. Returns what is there once nothing of the broker runs, for the last one to leave."""
+    def leave(self) -> Ending | None:
+        """It is used no more. Returns what tells when nothing of the broker runs, for the last one to leave."""
         with self._gate:
             ended, self._ended = self._ended, True
             joined, self._joined = self._joined, False
