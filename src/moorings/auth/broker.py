@@ -28,9 +28,9 @@ import msgspec
 from .._outcome import Outcome
 from .._secret import Secret
 from ..errors import MisuseError
-from ..store.credentials import CredentialStore, StoreError, Watching
+from ..store.credentials import CorruptEntry, CredentialStore, StoreError, Watching
 from .faults import AuthFault, Insufficient, NeedsPerson, StepUpRefused, passes
-from .model import Credential
+from .model import BadRecord, Credential
 from .renewal import INTENT, ClientGone, Dead, Gone, Postponed, Renewal, Unsaved, load
 from .scopes import StepUps
 from .worker import Ending, Worker
@@ -644,7 +644,14 @@ class Broker:
             for each in await store.keys():
                 if each.key.endswith(INTENT) or not _fits(entry.subject, each.about):
                     continue
-                credential = await load(store, each.key)
+                try:
+                    credential = await load(store, each.key)
+                except Postponed as error:
+                    if not isinstance(error.__cause__, CorruptEntry | BadRecord):
+                        raise
+                    # It is there, and nobody can use it: a login takes its place, and it is kept aside then.
+                    _log.error("%s", error)
+                    continue
                 if credential is not None:
                     found.append(credential)
         except StoreError as error:

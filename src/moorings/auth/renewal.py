@@ -174,12 +174,17 @@ class Renewal:
         except GrantError as error:
             return await self._failed(stored, error, interrupted, lease)
         except NeedsClient as error:
+            await self._drop(intent, lease)
             raise ClientGone(error.reason) from error
         except AuthNetError as error:
             # Whether it was rotated is not known where it was sent: the intent stays and says so.
             if not error.sent:
                 await self._drop(intent, lease)
             raise Postponed(error.reason, retry_after=error.retry_after) from error
+        except AuthFault:
+            # Of ours, such as a package that is missing: nothing was sent.
+            await self._drop(intent, lease)
+            raise
         return await self._keep(stored, fresh, intent, lease)
 
     async def _failed(
