@@ -23,6 +23,7 @@ from collections.abc import Awaitable, Callable
 import msgspec
 
 from ..store.credentials import CredentialStore, Lease, LeaseLost, LockTimeout, StoreError
+from . import clients
 from .faults import AuthFault, GrantError, NeedsClient
 from .http import AuthNetError
 from .model import BadRecord, Credential, decode_credential, encode_credential
@@ -89,7 +90,11 @@ async def load(store: CredentialStore, digest: str) -> Credential | None:
     """The stored credential; None if there is none. Raises Postponed where that is not known."""
     try:
         data = await store.load(digest)
-        return None if data is None else decode_credential(data)
+        if data is None:
+            return None
+        found = decode_credential(data)
+        client = clients.normalised(found.registration, found.metadata)
+        return msgspec.structs.replace(found, registration=client)
     except StoreError as error:
         raise Postponed(f"the credential cannot be read: {error}") from error
     except BadRecord as error:

@@ -113,6 +113,12 @@ class Request(Protocol):
     def done(self) -> bool:
         """True once it has an outcome."""
 
+    def login_begins(self, now: float, limit: float) -> None:
+        """A person is at a login that it waits for, for at most so many seconds: its clock stands still."""
+
+    def question_ends(self, now: float) -> None:
+        """The login is over: its clock goes on."""
+
 
 class Failure(msgspec.Struct, frozen=True, kw_only=True):
     """Why one request got no answer, while the connection goes on."""
