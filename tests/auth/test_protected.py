@@ -151,8 +151,6 @@ async def test_a_call_that_waits_for_a_login_stands_still() -> None:
 async def test_a_host_that_closes_gives_its_login_up() -> None:
     person = Person()
     async with AuthFaults() as server:
-        async with AsyncHost(
-            {"s": spec(server)}, state_dir=False, credentials=MEMORY, browser=person
-        ) as host:
+        async with AsyncHost({"s": spec(server)}, state_dir=False, credentials=MEMORY, browser=person):
             await asyncio.wait_for(person.at_it.wait(), 20)
         assert not server.grants()
