@@ -200,6 +200,7 @@ class EndpointFlow:
         self.endpoint = endpoint
         self.first = first
         self.clients_gone = 0
+        self.waits_for_person = False
 
     @property
     def alone(self) -> bool:

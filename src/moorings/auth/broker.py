@@ -124,6 +124,10 @@ class Flow(Protocol):
     def able(self) -> bool:
         """True if it can get one at all: without a person, or with one who may be asked."""
 
+    @property
+    def waits_for_person(self) -> bool:
+        """True while a person is at a login."""
+
     def renewable(self, credential: Credential) -> bool:
         """Whether ``refresh`` can renew it."""
 
@@ -257,8 +261,23 @@ class Broker:
         return self._worker.leave()
 
     def finish(self, within: float) -> None:
-        """Block until what is under way is done, for at most so many seconds."""
-        self._worker.finish(within)
+        """Block until what is under way is done, for at most so many seconds; a login that waits for a person is not
+        waited for."""
+        until = self._steady() + within
+        for entry in list(self._entries.values()):
+            operation, flow = entry.operation, entry.flow
+            if operation is not None and not (flow is not None and flow.waits_for_person):
+                with contextlib.suppress(Exception):  # what came of it is for those who asked
+                    operation.wait(max(0.0, until - self._steady()))
+
+    def run(self, call: Callable[[], object]) -> None:
+        """Have something called on the broker's loop, if anybody uses it."""
+
+        async def work() -> None:
+            call()
+
+        if self._worker.running:
+            self._worker.start(work, name="note")
 
     async def _close(self) -> None:
         watching, self._watching = self._watching, None
@@ -369,10 +388,7 @@ class Broker:
     def served(self, subject: Subject, operation: str) -> None:
         """An operation ran for which the scopes were raised: what was counted against it is forgotten."""
 
-        async def note() -> None:
-            self._step_ups.succeeded(subject.resource, operation)
-
-        self._worker.start(note, name="note a step-up")
+        self.run(lambda: self._step_ups.succeeded(subject.resource, operation))
 
     def on_change(self, subject: Subject, told: Callable[[], None]) -> Callable[[], None]:
         """Have ``told`` called, on the broker's loop, when another credential is there. Returns what ends that."""

@@ -124,6 +124,9 @@ class AccountFlow:
         self._http = http
         self._nonces = nonces
         self._wall = wall
+        self._asking: asyncio.Timeout | None = None
+        """The bound of a person's time, while one is at a login."""
+        self._abandoned = False
 
     @property
     def alone(self) -> bool:
@@ -211,7 +214,7 @@ class AccountFlow:
         )
         scopes = ask.scopes or found.scopes_hint
         jwk = self._key_for(found, ask, known)
-        registration = await self._registration(store, found, scopes, deadline)
+        registration = await self._registration(store, found, scopes, deadline, known)
         prover = Prover(jwk, self._nonces) if jwk is not None else None
         if self.alone:
             # One among all processes, and whoever comes second takes what the first one got.
@@ -338,10 +341,21 @@ class AccountFlow:
     # The client
 
     async def _registration(
-        self, store: CredentialStore, found: Discovered, scopes: tuple[str, ...], deadline: float
+        self,
+        store: CredentialStore,
+        found: Discovered,
+        scopes: tuple[str, ...],
+        deadline: float,
+        known: Credential | None,
     ) -> Registration:
         redirect_uri = self._account.redirect_uri
         if self._settings.client_id:
+            if known is not None and not self._settings.issuer and known.key.issuer != found.issuer:
+                # A server that is taken over could name a server of its own, to be sent the secret of the client.
+                raise NeedsClient(
+                    f"the configured client was used at {known.key.issuer}, and the server now names {found.issuer}",
+                    fix="set auth.issuer, if the change is meant",
+                )
             return await self._configured(found.metadata, redirect_uri)
         key = registration_key(found.issuer, redirect_uri)
         signing_key = await self._signing_key()
@@ -523,12 +537,27 @@ class AccountFlow:
     async def _with_person(self, work: Awaitable[T], limit: float) -> T:
         try:
             async with asyncio.timeout(limit) as bound:
+                self._asking = bound
                 return await work
         except Exception as error:  # boundary: what shows a login is somebody else's code
+            if self._abandoned:
+                raise LoginFault("nobody waits for the login any more") from None
             if bound.expired():
                 raise LoginFault(f"nobody logged in within {limit:.4g} s (auth.timeout)") from None
             # Its text may hold the code.
             raise LoginFault(f"what was to show the login failed: {type(error).__name__}") from None
+        finally:
+            self._asking = None
+
+    @property
+    def waits_for_person(self) -> bool:
+        return self._asking is not None
+
+    def abandon(self) -> None:
+        """Nobody uses it any more: a person is not waited for."""
+        if self._asking is not None:
+            self._abandoned = True
+            self._asking.reschedule(asyncio.get_running_loop().time())
 
     # Settings that are read when they are needed
 

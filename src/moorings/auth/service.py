@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from .._outcome import Outcome
+from .._secret import Secret
 from ..store.credentials import CredentialStore
 from .broker import Ask, Bearer, Broker, Subject
 from .challenge import bearer as bearer_of
@@ -31,6 +33,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Access", "AuthService", "ask_of"]
 
+SENT = 4
+"""Tokens that were sent of late and are remembered, as a server may repeat them."""
 END_WITHIN = 2.0
 """Seconds for which the last user waits for the end of the broker's thread; what it finishes goes on by itself."""
 
@@ -70,12 +74,15 @@ class AuthService:
         return Access(self, account, subject)
 
     def forget(self, subject: Subject, account: Account) -> None:
-        """One user less."""
+        """One user less. A login that only its person would have used is given up."""
         users = [each for each in self._accounts.get(subject, ()) if each is not account]
         if users:
             self._accounts[subject] = users
         else:
             self._accounts.pop(subject, None)
+        made = self._flows.get(subject)
+        if made is not None and made[0] is account:
+            self.broker.run(made[1].abandon)
 
     def _flow(self, subject: Subject) -> AccountFlow | None:
         users = self._accounts.get(subject)
@@ -127,6 +134,7 @@ class Access:
         """Operations for which the scopes were raised, and that have not run since."""
         self.carried = False
         """True once a request carried a token."""
+        self._sent: deque[Secret] = deque(maxlen=SENT)
         self._joined = False
         self._ended = False
         self._over: Outcome[bool] | None = None
@@ -210,6 +218,8 @@ class Access:
             AuthFault: the token is bound to a key that cannot be used.
         """
         self.carried = True
+        if bearer.token not in self._sent:
+            self._sent.append(bearer.token)
         credential = bearer.credential
         if bearer.scheme != "DPoP" or credential.dpop_jwk is None:
             return {"Authorization": f"{bearer.scheme} {bearer.token.reveal()}"}
@@ -231,12 +241,12 @@ class Access:
         return self._service.nonces.learn(url, headers)
 
     def secrets(self) -> tuple[str, ...]:
-        """What a server must not be shown to repeat: the tokens of now."""
+        """What a server must not be shown to repeat: the tokens of now, and those sent of late."""
         current = self._broker.known(self.subject)
         if current is None:
-            return ()
-        given = (current.access_token, current.refresh_token, current.registration.client_secret)
-        return tuple(each.reveal() for each in given if each)
+            return tuple(each.reveal() for each in self._sent)
+        given = (*self._sent, current.access_token, current.refresh_token, current.registration.client_secret)
+        return tuple(dict.fromkeys(each.reveal() for each in given if each))
 
     # The end
 

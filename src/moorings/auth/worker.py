@@ -7,9 +7,7 @@ Made by a broker; started by the first ``join``, ended by the last ``leave``. No
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import threading
-import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
@@ -99,14 +97,6 @@ class Worker:
             now, self._now = self._now, None
         now.end()
         return now.over
-
-    def finish(self, within: float) -> None:
-        """Block until what was asked for so far is done, for at most so many seconds."""
-        until = time.monotonic() + within
-        now = self._now or self._last
-        for outcome in list(now.open) if now is not None else ():
-            with contextlib.suppress(Exception):  # what came of it is for those who asked
-                outcome.wait(max(0.0, until - time.monotonic()))
 
     def forget_after_fork(self) -> None:
         """In a forked child: the thread is the parent's. Those who use it get one of their own."""
