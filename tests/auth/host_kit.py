@@ -70,7 +70,11 @@ async def holding(
 
 
 async def logged_in(
-    server: AuthFaults, folder: Path, auth: AuthSettings | bool = True, principal: str = "local", **fields: Any
+    server: AuthFaults,
+    folder: Path,
+    auth: AuthSettings | bool = True,
+    principal: str = "local",
+    **fields: Any,
 ) -> Credential:
     """Have somebody log in to a server, by a host that is closed again; gives what is stored of it."""
     person = Person()
@@ -175,7 +179,9 @@ async def away(program: str, *arguments: object, timeout: float = 60.0) -> list[
 # --- what comes of calls ------------------------------------------------------------------------------------------
 
 
-async def outcome(host: AsyncHost, tool: str = "s__echo", timeout: float | None = None, **arguments: Any) -> Any:
+async def outcome(
+    host: AsyncHost, tool: str = "s__echo", timeout: float | None = None, **arguments: Any
+) -> Any:
     """The text of a call, or its error."""
     try:
         return (await host.call(tool, arguments or {"text": "x"}, timeout=timeout)).text

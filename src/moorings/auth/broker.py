@@ -29,9 +29,9 @@ from .._outcome import Outcome
 from .._secret import Secret
 from ..errors import MisuseError
 from ..store.credentials import CredentialStore, StoreError, Watching
-from .faults import AuthFault, Insufficient, NeedsPerson, StepUpRefused, passes
+from .faults import AuthFault, GrantError, Insufficient, NeedsPerson, StepUpRefused, passes
 from .model import Credential
-from .renewal import INTENT, ClientGone, Dead, Gone, Postponed, Renewal, load
+from .renewal import INTENT, ClientGone, Damaged, Dead, Gone, Postponed, Renewal, load
 from .scopes import StepUps
 from .worker import Worker
 
@@ -55,6 +55,8 @@ FIRST_PAUSE, LONGEST_PAUSE = 1.0, 300.0
 """Seconds after something that failed for a passing reason; they double."""
 NO_WAY_PAUSE = 30.0
 """Seconds after an attempt to get a new credential that failed for good; a person may have mended it by then."""
+NOT_TAKEN = "the server does not take the token it gave"
+OVER_ON_ARRIVAL = "the authorization server gives tokens that are over when they arrive"
 CLIENT_FAILURES = 2
 """Times in a row that a server does not know the client, until it is believed."""
 
@@ -178,11 +180,13 @@ class _Entry:
         "client_failures",
         "clock",
         "current",
+        "damaged",
         "draw",
         "failure",
         "flow",
         "loaded",
         "not_before",
+        "obtained",
         "operation",
         "pause",
         "subject",
@@ -195,12 +199,16 @@ class _Entry:
         self.clock = _Clock(0.0, 0.0)
         self.loaded = False
         """True once the store was looked at."""
+        self.damaged = ""
+        """What of the store cannot be read, where nothing else was found."""
         self.draw = draw
         self.operation: Outcome[Credential | None] | None = None
         """What is being done for it, once for all who wait."""
         self.failure: AuthFault | None = None
         self.not_before = float("-inf")
         """By the steady clock: when what failed may be tried again."""
+        self.obtained = float("-inf")
+        """By the steady clock: when a new credential was got last."""
         self.pause = 0.0
         self.client_failures = 0
         """How often in a row the server did not know the client."""
@@ -432,7 +440,10 @@ class Broker:
         if current is None:
             if ask is None:
                 return None
-            return await self._obtain(store, entry, ask, Gone("nobody has logged in"))
+            nobody = "nobody has logged in"
+            if entry.damaged:
+                nobody += f", as far as the store can be read: {entry.damaged}"
+            return await self._obtain(store, entry, ask, Gone(nobody))
         newer = version is None or current.version > version
         if newer and self._is_usable(entry, current) and _covers(current, ask.scopes if ask else ()):
             return current
@@ -442,7 +453,8 @@ class Broker:
             why = f"the server wants more scopes for {ask.operation}: {' '.join(ask.scopes)[:300]}"
             return await self._obtain(store, entry, ask, Insufficient(why))
         if ask is not None and ask.anew:
-            return await self._obtain(store, entry, ask, Gone("the server does not take the token it gave"))
+            self._not_in_vain(entry)
+            return await self._obtain(store, entry, ask, Gone(NOT_TAKEN))
         try:
             return await self._renew(store, entry, current, refused=ask is not None)
         except (Gone, Dead, ClientGone) as error:
@@ -451,6 +463,19 @@ class Broker:
                 entry.failure = error
                 raise
             return await self._obtain(store, entry, ask or Ask(), error)
+
+    def _not_in_vain(self, entry: _Entry) -> None:
+        """A server that takes none of its tokens must not have a person log in for each request.
+
+        Raises:
+            AuthFault: a new credential was got a moment ago, and did not help.
+        """
+        if self._steady() - entry.obtained >= NO_WAY_PAUSE:
+            return
+        fix = "see whether its tokens are meant for this server (auth.resource, auth.issuer)"
+        if entry.flow is not None and entry.flow.alone:
+            raise self._put_off(entry, Postponed(NOT_TAKEN, fix=fix))
+        raise NeedsPerson(Gone(NOT_TAKEN, fix=f"{fix}; restart the server to log in anew"))
 
     async def _renew(
         self, store: CredentialStore, entry: _Entry, current: Credential, *, refused: bool
@@ -489,6 +514,8 @@ class Broker:
         except Gone:
             self._publish(entry, None)
             raise
+        if _over(fresh):
+            raise self._put_off(entry, Postponed(OVER_ON_ARRIVAL))
         self._all_well(entry)
         return fresh
 
@@ -519,6 +546,9 @@ class Broker:
         self._publish(entry, fresh)
         if not ask.insufficient:
             self._step_ups.forget(entry.subject.resource)
+            entry.obtained = self._steady()
+        if _over(fresh):
+            raise self._put_off(entry, GrantError("unusable", "its tokens are over when they arrive"), wait=NO_WAY_PAUSE)
         self._all_well(entry)
         return fresh
 
@@ -578,17 +608,29 @@ class Broker:
     async def _look(self, store: CredentialStore, entry: _Entry) -> None:
         """Find the stored credential of a subject: of several, the one that works, then the newest."""
         found: list[Credential] = []
+        damaged: list[str] = []
         try:
             for each in await store.keys():
-                if each.key.endswith(INTENT) or not _fits(entry.subject, each.about):
+                if each.key.endswith(INTENT):
                     continue
-                credential = await load(store, each.key)
+                if each.problem:
+                    # Whose it is cannot be read either.
+                    damaged.append(each.problem)
+                    continue
+                if not _fits(entry.subject, each.about):
+                    continue
+                try:
+                    credential = await load(store, each.key)
+                except Damaged as error:
+                    damaged.append(error.reason)
+                    continue
                 if credential is not None:
                     found.append(credential)
         except StoreError as error:
             raise Postponed(f"the store of credentials: {error}") from error
         found.sort(key=lambda each: (each.state == "good", each.obtained_at))
         entry.loaded = True
+        entry.damaged = "; ".join(damaged[:3])
         self._publish(entry, found[-1] if found else None)
 
     def _on_stored(self, key: str) -> None:
@@ -617,6 +659,11 @@ def _fits(subject: Subject, said: dict[str, str]) -> bool:
         and subject.issuer in ("", said.get("issuer"))
         and subject.client_id in ("", said.get("client_id"))
     )
+
+
+def _over(credential: Credential) -> bool:
+    """Whether its access token was over when it came."""
+    return credential.expires_at is not None and credential.expires_at <= credential.obtained_at
 
 
 def _covers(credential: Credential, scopes: tuple[str, ...]) -> bool:

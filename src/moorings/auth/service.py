@@ -145,8 +145,12 @@ class Access:
     def patience(self) -> float:
         """Seconds for which a request waits for a token: what is said to servers, and a person where one is asked."""
         account = self.account
-        asks = account.browser is not None or account.show_code is not None
-        return 2 * account.within + (account.settings.timeout if asks else 0.0)
+        return 2 * account.within + (account.settings.timeout if self.may_obtain else 0.0)
+
+    @property
+    def may_obtain(self) -> bool:
+        """True if somebody can be asked to log in."""
+        return self.account.browser is not None or self.account.show_code is not None
 
     @property
     def awake(self) -> bool:

@@ -31,6 +31,9 @@ LOG_IN = (
     "it goes on by itself once a credential is stored"
 )
 
+NOT_BY_LOGIN = frozenset({"client", "server", "package"})
+"""Needs that no login meets: something is to be configured, or installed."""
+
 _NOTHING: Mapping[str, str] = {}
 
 
@@ -70,13 +73,17 @@ class Pass:
         if self._own or access.has_none:
             self._bearer = None
             return _NOTHING
-        from ..auth.faults import AuthFault
+        from ..auth.faults import AuthFault, passes
 
         try:
             bearer = access.at_hand() or await access.bearer(self._until(access))
             self._bearer = bearer
             return _NOTHING if bearer is None else access.headers(bearer, method, url)
         except AuthFault as fault:
+            if access.may_obtain and not passes(fault):
+                # What there is does not do any more: the refusal says what a new one must be asked for with.
+                self._bearer = None
+                return _NOTHING
             raise Withheld(_failure(access, fault, None)) from None
         except TimeoutError:
             raise Withheld(_too_slow(access, None)) from None
@@ -144,7 +151,7 @@ def _failure(access: Access, fault: AuthFault, refusal: Failure | None) -> Failu
         kind="unsent" if refusal is None else refusal.kind,
         reason=fault.reason if refusal is None else f"{refusal.reason}; {fault.reason}",
         http=None if refusal is None else refusal.http,
-        fix=fault.fix or (LOG_IN if needs else None),
+        fix=fault.fix or (LOG_IN if needs and needs not in NOT_BY_LOGIN else None),
         needs=needs,
         had_login=access.carried,
     )
