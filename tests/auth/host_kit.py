@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import sys
 import textwrap
+import threading
 import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -196,6 +197,11 @@ async def by_then(met: Callable[[], object], within: float = 20.0) -> None:
     while not met():
         assert loop.time() < until, "it did not come"
         await asyncio.sleep(0.01)
+
+
+def brokers() -> list[threading.Thread]:
+    """The threads of brokers that live."""
+    return [each for each in threading.enumerate() if "broker" in each.name]
 
 
 def bearers(server: AuthFaults, what: str = "tools/call") -> list[str]:

@@ -548,7 +548,8 @@ class Broker:
             self._step_ups.forget(entry.subject.resource)
             entry.obtained = self._steady()
         if _over(fresh):
-            raise self._put_off(entry, GrantError("unusable", "its tokens are over when they arrive"), wait=NO_WAY_PAUSE)
+            over = GrantError("unusable", "its tokens are over when they arrive")
+            raise self._put_off(entry, over, wait=NO_WAY_PAUSE)
         self._all_well(entry)
         return fresh
 

@@ -31,6 +31,8 @@ LOG_IN = (
     "it goes on by itself once a credential is stored"
 )
 
+AGAIN = "it is tried again when it is used next, after a pause; see whether what failed is well by then"
+
 NOT_BY_LOGIN = frozenset({"client", "server", "package"})
 """Needs that no login meets: something is to be configured, or installed."""
 
@@ -151,7 +153,7 @@ def _failure(access: Access, fault: AuthFault, refusal: Failure | None) -> Failu
         kind="unsent" if refusal is None else refusal.kind,
         reason=fault.reason if refusal is None else f"{refusal.reason}; {fault.reason}",
         http=None if refusal is None else refusal.http,
-        fix=fault.fix or (LOG_IN if needs and needs not in NOT_BY_LOGIN else None),
+        fix=fault.fix or (AGAIN if not needs else LOG_IN if needs not in NOT_BY_LOGIN else None),
         needs=needs,
         had_login=access.carried,
     )
@@ -163,4 +165,5 @@ def _too_slow(access: Access, refusal: Failure | None) -> Failure:
         kind="unsent" if refusal is None else refusal.kind,
         reason=reason if refusal is None else f"{refusal.reason}; {reason}",
         http=None if refusal is None else refusal.http,
+        fix=AGAIN,
     )
