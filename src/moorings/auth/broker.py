@@ -103,6 +103,10 @@ class Ask(msgspec.Struct, frozen=True):
     nonce: bool = False
     """It wants a nonce that it has just given (RFC 9449 §9), and nothing from the broker."""
 
+    def __repr__(self) -> str:
+        # What a server says may be what it was sent.
+        return f"Ask({self.operation!r}, {len(self.challenges)} challenges, insufficient={self.insufficient})"
+
 
 class _Clock(msgspec.Struct, frozen=True):
     """When a token was taken into use, by both clocks: a jump of the one is seen by the other."""
