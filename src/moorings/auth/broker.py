@@ -308,18 +308,21 @@ class Broker:
 
     # Bearers
 
-    def at_hand(self, subject: Subject) -> Bearer | None:
-        """A token that can be sent now, without any I/O; None where the store or a server must be asked."""
-        entry = self._entries.get(subject)
-        return None if entry is None else self._ready(entry, entry.current)
+    def at_hand(self, subject: Subject, *, ahead: bool = True) -> Bearer | None:
+        """A token that can be sent now, without any I/O; None where the store or a server must be asked.
 
-    def _ready(self, entry: _Entry, current: Credential | None) -> Bearer | None:
+        ``ahead``: one that is near its end is renewed meanwhile.
+        """
+        entry = self._entries.get(subject)
+        return None if entry is None else self._ready(entry, entry.current, ahead=ahead)
+
+    def _ready(self, entry: _Entry, current: Credential | None, *, ahead: bool = True) -> Bearer | None:
         if current is None:
             return None
         wall = self._wall()
         if not usable(current, wall, self._steady() - entry.clock.steady):
             return None
-        due = due_at(current, entry.draw)
+        due = due_at(current, entry.draw) if ahead else None
         if due is not None and wall >= due and self._steady() >= entry.not_before:
             # Ahead of its end: nobody waits for it.
             self._begin(entry, current.version)

@@ -90,6 +90,25 @@ class Pass:
         except TimeoutError:
             raise Withheld(_too_slow(access, None)) from None
 
+    def last_headers(self, method: str, url: str, given: Mapping[str, str]) -> Mapping[str, str]:
+        """As ``headers``, for what is said at the end: nothing is waited for, and nothing new is begun.
+
+        Raises:
+            Withheld: there is no token at hand.
+        """
+        access = self._access
+        if access is None or same_name("authorization", given) is not None or access.has_none:
+            return _NOTHING
+        from ..auth.faults import AuthFault
+
+        bearer = access.at_hand(ahead=False)
+        if bearer is None:
+            raise Withheld(Failure(kind="unsent", reason="there is no token any more"))
+        try:
+            return access.headers(bearer, method, url)
+        except AuthFault as fault:
+            raise Withheld(_failure(access, fault, None)) from None
+
     def refused(self, answer: Answer, given: Mapping[str, str]) -> Ask | None:
         """What an answer asks for, if it refuses the message for want of a (better) token; else None."""
         access = self._access
