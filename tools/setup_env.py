@@ -78,8 +78,9 @@ class Pypi(NamedTuple):
     append: str = ""
 
 
-# A library that a script of the tests makes a server of.
+# Libraries that scripts of the tests make servers of.
 OIDC_SCRIPT = str(ROOT / "tests" / "real" / "oidc" / "provider.js")
+BETTER_AUTH_SCRIPT = str(ROOT / "tests" / "real" / "better_auth" / "server.js")
 
 SERVERS: dict[str, Npm | Pypi] = {
     "everything": Npm("@modelcontextprotocol/server-everything", "mcp-server-everything"),
@@ -103,6 +104,7 @@ SERVERS: dict[str, Npm | Pypi] = {
     "mitmproxy": Pypi("mitmproxy", ("mitmproxy==11.0.2",), ("mitmdump",), "--mode reverse:URL …"),
     "conformance": Npm("@modelcontextprotocol/conformance", "conformance", pins="conformance"),
     "oidc-provider": Npm("oidc-provider", OIDC_SCRIPT, append="PORT OPTIONS", pins="oidc"),
+    "better-auth": Npm("better-auth", BETTER_AUTH_SCRIPT, append="PORT OPTIONS", pins="better-auth"),
     "time": Pypi("time", ("mcp-server-time==2026.10.19",), ("mcp-server-time",)),
     "git": Pypi("git", ("mcp-server-git==2026.10.19",), ("mcp-server-git",), "optional: --repository FOLDER"),
     "fetch": Pypi("fetch", ("mcp-server-fetch==2026.10.24",), ("mcp-server-fetch",)),

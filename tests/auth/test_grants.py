@@ -230,6 +230,16 @@ async def test_a_token_is_revoked_and_an_unknown_one_too() -> None:
                 deadline=soon(),
             )
         assert caught.value.transient
+        # A JWT, say: the server has no way to end it, which is no failure of a logout (RFC 7009 §2.2.1).
+        server.script["on"] = {"revoke": "refuse:unsupported_token_type"}
+        assert not await grants.revoke(
+            http,
+            metadata_of(server),
+            client_of(server, "basic"),
+            token=Secret("x"),
+            hint="access_token",
+            deadline=soon(),
+        )
         nowhere = a_server(revocation_endpoint="")
         assert not await grants.revoke(
             http, nowhere, a_client(), token=Secret("x"), hint="access_token", deadline=soon()

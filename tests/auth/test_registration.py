@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from moorings._secret import Secret
 from moorings.auth import clients, jose
 from moorings.auth.faults import GrantError, NeedsClient
+from moorings.auth.model import Registration
 from moorings.auth.registration import check_document_url, client_document, fits, register, unregister
 from tests.auth.grants_kit import (
     REDIRECT,
@@ -265,6 +266,35 @@ async def test_a_scope_that_is_refused_is_left_out_once() -> None:
     with pytest.raises(NeedsClient, match="invalid_scope"):
         await register(http, OPEN, Settings(), REDIRECT, soon(), scopes=("a",))
     assert len(http.asked) == 2
+
+
+async def test_scopes_that_may_be_wanted_later_are_registered_for_where_the_server_takes_them() -> None:
+    refusal = in_json({"error": "invalid_client_metadata"}, 400)
+    for refusals, said in ((0, "a offline b"), (1, "a offline"), (2, None)):
+        http = Canned(*[refusal] * refusals, in_json({"client_id": "n"}, 201))
+        client = await register(
+            http, OPEN, Settings(), REDIRECT, soon(), scopes=("a", "offline"), also=("b", "a")
+        )
+        assert http.asked[-1][1].get("scope") == said
+        assert (client.scope, client.asked_scope) == ("", "a offline b")
+
+
+async def test_f11_9_a_client_that_is_held_to_fewer_scopes_is_registered_anew_once() -> None:
+    async def again(stored: Registration, scopes: tuple[str, ...], held_to: str | None) -> tuple[str, int]:
+        answer = {"client_id": "new"} if held_to is None else {"client_id": "new", "scope": held_to}
+        http = Canned(in_json(answer, 201))
+        made = await register(http, OPEN, Settings(), REDIRECT, soon(), stored=stored, scopes=scopes)
+        return made.asked_scope, len(http.asked)
+
+    held = await registered(in_json({"client_id": "n", "scope": "a"}, 201))
+    assert await again(held, ("a",), None) == ("", 0)
+    assert await again(held, ("a", "b"), "a b") == ("a b", 1)
+    # It was asked for b once, and does not give it: no login brings yet another client.
+    stubborn = msgspec.structs.replace(held, asked_scope="a b")
+    assert await again(stubborn, ("b",), None) == ("a b", 0)
+    # Nothing is said of scopes, so nothing is known against it.
+    free = msgspec.structs.replace(held, scope="")
+    assert await again(free, ("z",), None) == ("", 0)
 
 
 @pytest.mark.parametrize(

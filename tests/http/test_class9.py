@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from moorings import AmbiguousDelivery, ElicitResult, Handlers, NotSent, Refused
+from moorings import AmbiguousDelivery, ElicitResult, Handlers, NeedsLogin, NotSent, Refused
 from tests.clock import advance, on_movable_clock, pass_time, turns
 from tests.faults.http_server import META, MODERN, HttpFaults, Seen
 from tests.http.kit import SLACK, host_for, hosted, mute, within
@@ -123,6 +123,12 @@ async def test_f9_4_401_and_403_decide_nothing(word: str, era: str, tmp_path: Pa
             if word in ("unauthorized", "forbidden"):
                 assert error.http.challenges[0].startswith("Bearer")
             assert server.count("initialize") == 0
+            if word == "unauthorized":
+                # A challenge of OAuth: it is not asked again by itself.
+                with pytest.raises(NeedsLogin):
+                    await host.call(("s", "effect"))
+                assert server.count("server/discover") == 1
+                await host.restart("s")
             assert (await host.call(("s", "effect"))).text == "1"
             assert host.status()["s"].era == era
         assert server.count("server/discover") == 2

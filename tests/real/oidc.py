@@ -2,8 +2,8 @@
 
 ``with oidc_provider(real_server, folder, **options) as provider``: on a free loopback port, with dynamic registration
 and its management, client documents, PKCE, rotation with reuse detection, resource indicators, client credentials,
-private_key_jwt, the device flow, DPoP (``nonces=True``: with nonces), revocation and pushed requests. What the options
-are stands in ``oidc/provider.js``.
+private_key_jwt, the device flow, DPoP (``nonces=True``: with nonces), revocation and pushed requests. ``apart=True``
+puts what it protects on a port of its own. What the other options are stands in ``oidc/provider.js``.
 """
 
 from __future__ import annotations
@@ -32,6 +32,8 @@ class Provider:
 
     port: int
     path: str
+    resource_port: int | None = None
+    """Where what it protects is, if that is another port."""
 
     @property
     def origin(self) -> str:
@@ -39,12 +41,13 @@ class Provider:
 
     @property
     def issuer(self) -> str:
+        """As the resource names it."""
         return self.origin + self.path
 
     @property
     def resource(self) -> str:
         """What it protects."""
-        return self.origin + "/rs"
+        return f"http://127.0.0.1:{self.resource_port or self.port}/rs"
 
     def metadata(self) -> Any:
         """Its document, as it is."""
@@ -71,12 +74,16 @@ class Provider:
 
 
 @contextmanager
-def oidc_provider(real_server: RealServer, folder: Path, **options: Any) -> Iterator[Provider]:
-    """The provider, once it listens; it is gone on leaving."""
-    port = free_port()
+def oidc_provider(
+    real_server: RealServer, folder: Path, *, port: int | None = None, apart: bool = False, **options: Any
+) -> Iterator[Provider]:
+    """The provider, once it listens; it is gone on leaving. ``port`` starts it where another one was before."""
+    port = free_port() if port is None else port
+    if apart:
+        options["resourcePort"] = free_port()
     command = [*real_server("oidc-provider"), str(port), json.dumps(options)]
     with started("oidc-provider", command, port, folder):
-        yield Provider(port, options.get("path", ""))
+        yield Provider(port, options.get("path", ""), options.get("resourcePort"))
     printed = (folder / "oidc-provider.out").read_text(errors="replace")
     assert not printed, printed
 

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -16,77 +13,16 @@ from moorings._secret import Secret
 from moorings.auth import dpop, grants, jose
 from moorings.auth.authorization import AuthorizationRequest, push
 from moorings.auth.faults import GrantError, LoginDenied, NeedsClient
-from moorings.auth.http import AuthHttp
-from moorings.auth.model import Registration, ServerMetadata, read_server_metadata
 from moorings.auth.registration import client_document, register, unregister
 from tests.auth.grants_kit import REDIRECT, Settings, plain_http, soon
-from tests.real.oidc import Browser, Provider, oidc_provider
+from tests.real.logins import a_login, authorized, metadata_of, refreshed
+from tests.real.oidc import Browser
 
 pytestmark = pytest.mark.real
 
 HARD = "s+/=%&: ~*'\""
 KEY = jose.new_key()
 MACHINE = {"redirect_uris": [], "response_types": [], "grant_types": ["client_credentials"]}
-
-
-@pytest.fixture
-def provider_with(real_server: Callable[..., list[str]], tmp_path: Path) -> Callable[..., Any]:
-    @contextmanager
-    def held(**options: Any) -> Iterator[Provider]:
-        with oidc_provider(real_server, tmp_path, **options) as provider:
-            yield provider
-
-    return held
-
-
-def metadata_of(provider: Provider) -> ServerMetadata:
-    metadata = read_server_metadata(provider.metadata())
-    assert metadata is not None and metadata.issuer == provider.issuer and metadata.problems == ()
-    return metadata
-
-
-@asynccontextmanager
-async def a_login(
-    provider: Provider,
-    *,
-    settings: Settings | None = None,
-    prover: dpop.Prover | None = None,
-    scopes: tuple[str, ...] = ("a", "offline_access"),
-    metadata: ServerMetadata | None = None,
-) -> AsyncIterator[tuple[AuthHttp, ServerMetadata, Registration, grants.TokenSet]]:
-    """Somebody registered, signed in and said yes."""
-    metadata = metadata or metadata_of(provider)
-    async with plain_http() as http:
-        client = await register(http, metadata, settings or Settings(), REDIRECT, soon())
-        request = AuthorizationRequest.begin(
-            metadata,
-            client,
-            redirect_uri=REDIRECT,
-            resource=provider.resource,
-            scopes=scopes,
-            dpop_jkt=prover.thumbprint if prover else None,
-        )
-        code = request.finish(Browser().visit(request.url, REDIRECT))
-        tokens = await grants.exchange_code(
-            http,
-            metadata,
-            client,
-            code=code,
-            verifier=request.verifier,
-            redirect_uri=REDIRECT,
-            resource=provider.resource,
-            deadline=soon(),
-            prover=prover,
-        )
-        yield http, metadata, client, tokens
-
-
-async def refreshed(
-    provider: Provider, http: AuthHttp, metadata: Any, client: Any, token: Any, **more: Any
-) -> grants.TokenSet:
-    return await grants.refresh(
-        http, metadata, client, refresh_token=token, resource=provider.resource, deadline=soon(), **more
-    )
 
 
 @pytest.mark.parametrize("method", ["none", "client_secret_basic", "client_secret_post"])
@@ -141,12 +77,20 @@ async def test_f10_2_a_503_once_and_a_dropped_answer(provider_with: Any) -> None
                 await refreshed(provider, http, metadata, client, second.refresh_token)
 
 
-async def test_a_client_document_is_all_a_client_needs(provider_with: Any) -> None:
-    settings = Settings(client_metadata_url="https://client.example/moorings.json")
-    document = client_document(settings, [REDIRECT])
-    with provider_with(documents={settings.client_metadata_url: document}) as provider:
-        async with a_login(provider, settings=settings) as (http, metadata, client, first):
+@pytest.mark.parametrize("method", ["none", "private_key_jwt"])
+async def test_a_client_document_is_all_a_client_needs(provider_with: Any, method: Any) -> None:
+    keys = "https://client.example/keys.json" if method == "private_key_jwt" else None
+    settings = Settings(
+        client_metadata_url="https://client.example/moorings.json", auth_method=method if keys else None
+    )
+    hosted = {settings.client_metadata_url: client_document(settings, [REDIRECT], jwks_uri=keys)}
+    if keys:
+        hosted[keys] = {"keys": [jose.Key(KEY).public]}
+    with provider_with(documents=hosted) as provider:
+        async with a_login(provider, settings=settings, signing_key=KEY if keys else None) as login:
+            http, metadata, client, first = login
             assert (client.client_id, client.source) == (settings.client_metadata_url, "cimd")
+            assert client.auth_method == method
             assert await refreshed(provider, http, metadata, client, first.refresh_token)
             assert provider.facts()["registered"] == 0
 
@@ -178,6 +122,113 @@ async def test_f11_12_client_credentials_with_hard_secrets_and_with_a_key(
         assert provider.ask(tokens.access_token.reveal())[2] == {"client": "machine:1", "scope": "a b"}
 
 
+async def test_f11_11_a_login_for_a_resource_that_the_server_does_not_know(provider_with: Any) -> None:
+    with provider_with() as provider:
+        async with a_login(provider) as (http, metadata, client, _):
+            with pytest.raises(LoginDenied, match=r'auth\.resource = "off"') as caught:
+                await authorized(http, metadata, client, resource="https://other.example/mcp", scopes=("a",))
+            assert caught.value.code == "invalid_target"
+            tokens = await authorized(http, metadata, client, resource=None, scopes=("offline_access",))
+            assert provider.ask(tokens.access_token.reveal())[0] == 401  # it is a token, and not for this
+
+
+async def test_f11_14_two_resources_of_one_server_have_tokens_that_never_cross(provider_with: Any) -> None:
+    other = "https://other.example/mcp"
+    with provider_with(resources=[other]) as provider:
+        async with a_login(provider) as (http, metadata, client, first):
+            tokens = await authorized(http, metadata, client, resource=other, scopes=("a", "offline_access"))
+            assert provider.ask(tokens.access_token.reveal())[0] == 401
+            assert provider.ask(first.access_token.reveal())[0] == 200
+            with pytest.raises(GrantError) as caught:
+                await refreshed(provider, http, metadata, client, tokens.refresh_token)
+            assert caught.value.code == "invalid_target"
+            again = await refreshed(provider, http, metadata, client, first.refresh_token)
+            assert provider.ask(again.access_token.reveal())[0] == 200
+
+
+async def test_f11_9_more_scopes_are_had_by_a_new_authorization_and_never_by_a_refresh(
+    provider_with: Any,
+) -> None:
+    with provider_with() as provider:
+        async with a_login(provider) as (http, metadata, client, first):
+            with pytest.raises(GrantError) as caught:
+                await refreshed(
+                    provider, http, metadata, client, first.refresh_token, scopes=("a", "b", "offline_access")
+                )
+            assert caught.value.code == "invalid_scope"
+            more = ("a", "offline_access", "b")
+            wider = await authorized(http, metadata, client, resource=provider.resource, scopes=more)
+            assert provider.ask(wider.access_token.reveal())[2]["scope"] == "a b"
+            again = await refreshed(provider, http, metadata, client, wider.refresh_token)
+            assert provider.ask(again.access_token.reveal())[2]["scope"] == "a b"
+
+
+async def test_f11_9_a_client_that_is_held_to_its_scopes_does_not_stand_in_the_way_of_more(
+    provider_with: Any,
+) -> None:
+    with provider_with(heldToScopes=True) as provider:
+        metadata = metadata_of(provider)
+        few, more = ("a", "offline_access"), ("a", "b", "offline_access")
+        async with plain_http() as http:
+            client = await register(http, metadata, Settings(), REDIRECT, soon(), scopes=few)
+            with pytest.raises(LoginDenied) as caught:
+                await authorized(http, metadata, client, resource=provider.resource, scopes=more)
+            assert caught.value.code == "invalid_scope"
+            wider = await register(
+                http, metadata, Settings(), REDIRECT, soon(), stored=client, scopes=more, also=("c",)
+            )
+            assert wider.client_id != client.client_id and wider.scope == "a b offline_access c"
+            assert await authorized(http, metadata, wider, resource=provider.resource, scopes=more)
+            # It was registered for all that the resource has, so that the next one is for nothing.
+            for scopes in (few, ("c",)):
+                same = await register(
+                    http, metadata, Settings(), REDIRECT, soon(), stored=wider, scopes=scopes
+                )
+                assert same == wider
+            assert provider.facts()["registered"] == 2
+
+
+async def test_a_registration_whose_scopes_are_refused_is_made_without_them(provider_with: Any) -> None:
+    with provider_with() as provider:
+        metadata = metadata_of(provider)
+        async with plain_http() as http:
+            client = await register(http, metadata, Settings(), REDIRECT, soon(), scopes=("nothing", "a"))
+            assert client.client_id and provider.facts()["registered"] == 1
+            assert any("registration_create.error" in each for each in provider.facts()["errors"])
+            tokens = await authorized(http, metadata, client, resource=provider.resource, scopes=("a", "b"))
+            assert tokens.scopes == ("a", "b")
+
+
+async def test_a_code_without_its_verifier_or_a_second_time_is_worth_nothing(provider_with: Any) -> None:
+    with provider_with() as provider:
+        async with a_login(provider) as (http, metadata, client, _):
+            browser = Browser()
+
+            async def exchanged(verifier: Secret | None = None, times: int = 1) -> grants.TokenSet:
+                begun = AuthorizationRequest.begin(
+                    metadata, client, redirect_uri=REDIRECT, resource=provider.resource, scopes=("a",)
+                )
+                code = begun.finish(browser.visit(begun.url, REDIRECT))
+                for _ in range(times):
+                    tokens = await grants.exchange_code(
+                        http,
+                        metadata,
+                        client,
+                        code=code,
+                        verifier=verifier or begun.verifier,
+                        redirect_uri=REDIRECT,
+                        resource=provider.resource,
+                        deadline=soon(),
+                    )
+                return tokens
+
+            assert await exchanged()
+            for wrong in ({"verifier": Secret("v" * 43)}, {"times": 2}):
+                with pytest.raises(GrantError) as caught:
+                    await exchanged(**wrong)  # type: ignore[arg-type]
+                assert (caught.value.code, caught.value.transient) == ("invalid_grant", False)
+
+
 async def test_f11_11_a_resource_that_the_server_does_not_know(provider_with: Any) -> None:
     known = {
         **MACHINE,
@@ -197,11 +248,11 @@ async def test_f11_11_a_resource_that_the_server_does_not_know(provider_with: An
             assert caught.value.code == "invalid_target"
 
 
-@pytest.mark.parametrize("nonces", [False, True])
+@pytest.mark.parametrize(("nonces", "apart"), [(False, False), (True, False), (True, True)])
 async def test_dpop_binds_tokens_to_a_key_with_nonces_of_both_servers(
-    provider_with: Any, nonces: bool
+    provider_with: Any, nonces: bool, apart: bool
 ) -> None:
-    with provider_with(nonces=nonces) as provider:
+    with provider_with(nonces=nonces, apart=apart) as provider:
         known, secret = dpop.Nonces(), dpop.new_key()
         prover = dpop.Prover(secret, known)
         async with a_login(provider, prover=prover) as (http, metadata, client, first):
@@ -215,10 +266,21 @@ async def test_dpop_binds_tokens_to_a_key_with_nonces_of_both_servers(
                 return provider.ask(token.reveal(), scheme, proof.reveal())
 
             if nonces:
-                # One origin here, so the resource's nonce takes the place of the other server's.
+                # Where both are one origin, the resource's nonce takes the place of the other server's.
+                assert (known.get(provider.resource) is None) == apart
                 status, headers, _ = ask(prover)
                 assert status == 401 and "use_dpop_nonce" in headers["WWW-Authenticate"]
                 assert known.learn(provider.resource, headers)
+                assert ask(prover)[0] == 200
+                provider.lever("new-nonce")
+                status, headers, _ = ask(prover)
+                assert status == 401 and known.learn(provider.resource, headers)
+            if apart:
+                before = provider.facts()["token"]
+                second = await refreshed(
+                    provider, http, metadata, client, second.refresh_token, prover=prover
+                )
+                assert provider.facts()["token"] == before + 1  # its own nonce was still known
             assert ask(prover)[0] == 200
             assert ask(prover)[0] == 200  # a proof of its own each time
             assert ask(prover, "Bearer")[0] == 401

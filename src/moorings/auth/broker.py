@@ -55,8 +55,8 @@ FIRST_PAUSE, LONGEST_PAUSE = 1.0, 300.0
 """Seconds after something that failed for a passing reason; they double."""
 NO_WAY_PAUSE = 30.0
 """Seconds after an attempt to get a new credential that failed for good; a person may have mended it by then."""
-NOT_TAKEN = "the server does not take the token it gave"
-OVER_ON_ARRIVAL = "the authorization server gives tokens that are over when they arrive"
+MOST_ANEW, ANEW_WITHIN = 2, 600.0
+"""New credentials in so many seconds for a server that refuses new ones."""
 CLIENT_FAILURES = 2
 """Times in a row that a server does not know the client, until it is believed."""
 
@@ -180,6 +180,7 @@ class _Entry:
     """What is known of one subject. Read from any thread; written on the broker's own loop alone."""
 
     __slots__ = (
+        "anew",
         "changed",
         "client_failures",
         "clock",
@@ -190,7 +191,6 @@ class _Entry:
         "flow",
         "loaded",
         "not_before",
-        "obtained",
         "operation",
         "pause",
         "subject",
@@ -211,9 +211,9 @@ class _Entry:
         self.failure: AuthFault | None = None
         self.not_before = float("-inf")
         """By the steady clock: when what failed may be tried again."""
-        self.obtained = float("-inf")
-        """By the steady clock: when a new credential was got last."""
         self.pause = 0.0
+        self.anew: list[float] = []
+        """By the steady clock: when a new credential was got though the one before was new."""
         self.client_failures = 0
         """How often in a row the server did not know the client."""
         self.changed: set[Callable[[], None]] = set()
@@ -439,10 +439,15 @@ class Broker:
             return operation
 
     async def _work(self, entry: _Entry, version: int | None, ask: Ask | None) -> Credential | None:
-        store = await self._opened()
+        if not entry.loaded and self._steady() < entry.not_before and entry.failure is not None:
+            raise entry.failure
+        try:
+            store = await self._opened()
+            if not entry.loaded:
+                await self._look(store, entry)
+        except Postponed as error:
+            raise self._put_off(entry, error) from error.__cause__
         entry.flow = self._flow(entry.subject)
-        if not entry.loaded:
-            await self._look(store, entry)
         current = entry.current
         if current is None:
             if ask is None:
@@ -460,29 +465,15 @@ class Broker:
             why = f"the server wants more scopes for {ask.operation}: {' '.join(ask.scopes)[:300]}"
             return await self._obtain(store, entry, ask, Insufficient(why))
         if ask is not None and ask.anew:
-            self._not_in_vain(entry)
-            return await self._obtain(store, entry, ask, Gone(NOT_TAKEN))
+            return await self._obtain(store, entry, ask, Gone("the server does not take the token it gave"))
         try:
             return await self._renew(store, entry, current, refused=ask is not None)
         except (Gone, Dead, ClientGone) as error:
             flow = entry.flow
-            if ask is None and not (flow is not None and flow.alone):
+            if ask is None and not (flow is not None and flow.able):
                 entry.failure = error
                 raise
             return await self._obtain(store, entry, ask or Ask(), error)
-
-    def _not_in_vain(self, entry: _Entry) -> None:
-        """A server that takes none of its tokens must not have a person log in for each request.
-
-        Raises:
-            AuthFault: a new credential was got a moment ago, and did not help.
-        """
-        if self._steady() - entry.obtained >= NO_WAY_PAUSE:
-            return
-        fix = "see whether its tokens are meant for this server (auth.resource, auth.issuer)"
-        if entry.flow is not None and entry.flow.alone:
-            raise self._put_off(entry, Postponed(NOT_TAKEN, fix=fix))
-        raise NeedsPerson(Gone(NOT_TAKEN, fix=f"{fix}; restart the server to log in anew"))
 
     async def _renew(
         self, store: CredentialStore, entry: _Entry, current: Credential, *, refused: bool
@@ -522,7 +513,9 @@ class Broker:
             self._publish(entry, None)
             raise
         if _over(fresh):
-            raise self._put_off(entry, Postponed(OVER_ON_ARRIVAL))
+            raise self._put_off(
+                entry, Postponed("the authorization server gives tokens that are over when they arrive")
+            )
         self._all_well(entry)
         return fresh
 
@@ -534,6 +527,17 @@ class Broker:
         if flow is None or not flow.able:
             entry.failure = NeedsPerson(why)
             raise entry.failure
+        if ask.anew:
+            # A server that takes nothing must not send a person to a browser with each call.
+            now = self._steady()
+            entry.anew = [each for each in entry.anew if now - each < ANEW_WITHIN]
+            if len(entry.anew) >= MOST_ANEW:
+                none = "the server takes none of the tokens that it sends us for"
+                if flow.alone:
+                    # Nobody could do better, and it may take them again.
+                    raise self._put_off(entry, Postponed(none))
+                raise NeedsPerson(Gone(none))
+            entry.anew.append(now)
         try:
             if ask.insufficient and current is not None:
                 ask = msgspec.structs.replace(ask, scopes=flow.scopes_for(current, ask.scopes))
@@ -553,7 +557,6 @@ class Broker:
         self._publish(entry, fresh)
         if not ask.insufficient:
             self._step_ups.forget(entry.subject.resource)
-            entry.obtained = self._steady()
         if _over(fresh):
             over = GrantError("unusable", "its tokens are over when they arrive")
             raise self._put_off(entry, over, wait=NO_WAY_PAUSE)

@@ -28,7 +28,7 @@ from .broker import Ask, Subject, usable
 from .challenge import parse_challenges
 from .discovery import Discovered, canonical, discover, issuer_metadata
 from .dpop import Nonces, Prover, new_key
-from .faults import AuthFault, GrantError, LoginFault, NeedsClient, StrayCallback
+from .faults import AuthFault, GrantError, LoginDenied, LoginFault, NeedsClient, StrayCallback, WrongIssuer
 from .grants import DeviceCode, TokenSet
 from .http import AuthHttp
 from .model import (
@@ -62,6 +62,8 @@ LOCK_WITHIN = 60.0
 """Seconds that the store's lock is waited for."""
 OLD = "-old"
 """Ending of the key under which a registration is kept that the server forgot."""
+MOST_IN_VAIN = 2
+"""Logins without an answer, after which a dynamic client is held to be forgotten."""
 CALLBACK_PORT = 33418
 """Of the redirect URI, where no other is set."""
 
@@ -232,12 +234,27 @@ class AccountFlow:
                 return await self._save(store, fresh, lease)
         try:
             now, tokens = await self._by_person(found, registration, scopes, prover)
-        except GrantError as error:
-            if error.code == "invalid_client" and registration.source == "dynamic":
-                # The next attempt registers anew.
-                await self._forget_registration(store, found.issuer, registration.client_id)
+        except (GrantError, LoginFault) as error:
+            if registration.source == "dynamic":
+                await self._suspect(store, found.issuer, registration, error)
             raise
+        if registration.in_vain:
+            await self._set_in_vain(store, found.issuer, registration, 0)
         return await self._keep(store, found, registration, tokens, now, scopes, jwk, known)
+
+    async def _suspect(
+        self, store: CredentialStore, issuer: str, registration: Registration, error: GrantError | LoginFault
+    ) -> None:
+        """A server may have forgotten a client: then the next attempt registers anew. If it says so at its pages alone,
+        nobody comes back from them: logins without an answer, one after another, are all that is seen of that."""
+        if isinstance(error, GrantError):
+            if error.code == "invalid_client":
+                await self._forget_registration(store, issuer, registration.client_id)
+        elif not (isinstance(error, LoginDenied | WrongIssuer) or self._abandoned):
+            if registration.in_vain + 1 >= MOST_IN_VAIN:
+                await self._forget_registration(store, issuer, registration.client_id)
+            else:
+                await self._set_in_vain(store, issuer, registration, registration.in_vain + 1)
 
     def _helps(self, stored: Credential, ask: Ask, known: Credential | None) -> bool:
         return (
@@ -371,6 +388,7 @@ class AccountFlow:
                 stored=stored,
                 signing_key=signing_key,
                 scopes=scopes,
+                also=() if self._settings.scope_ceiling else _all_scopes(found),
                 now=self._wall(),
             )
             if made != stored:
@@ -394,6 +412,18 @@ class AccountFlow:
                     version=stored.version + 1,
                 )
                 await store.save(digest, encode_credential(dead), lease, about=about(dead))
+
+    async def _set_in_vain(
+        self, store: CredentialStore, issuer: str, registration: Registration, times: int
+    ) -> None:
+        key = registration_key(issuer, self._account.redirect_uri)
+        async with store.lock(key, asyncio.get_running_loop().time() + LOCK_WITHIN) as lease:
+            stored = await _stored_registration(store, key)
+            if stored is None or stored.client_id != registration.client_id:
+                return
+            said = {"issuer": issuer, "client_id": stored.client_id, "kind": "registration"}
+            counted = msgspec.structs.replace(stored, in_vain=times)
+            await store.save(key, encode_registration(counted), lease, about=said)
 
     async def _forget_registration(self, store: CredentialStore, issuer: str, client_id: str) -> None:
         """Kept aside, as the server may have erred; not used any more."""
@@ -612,6 +642,11 @@ def merged_for_store(credential: Credential) -> Credential:
         return credential
     bare = msgspec.structs.replace(registration, client_secret=None, signing_key=None)
     return msgspec.structs.replace(credential, registration=bare)
+
+
+def _all_scopes(found: Discovered) -> tuple[str, ...]:
+    """What the resource knows of: a client that was registered for all of it needs no second one for a step-up."""
+    return (found.resource_metadata.scopes_supported or ()) if found.resource_metadata is not None else ()
 
 
 async def _stored_registration(store: CredentialStore, key: str) -> Registration | None:

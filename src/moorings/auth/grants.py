@@ -361,7 +361,9 @@ async def revoke(
     hint: str,
     deadline: float,
 ) -> bool:
-    """Tell the server that a token is over (RFC 7009); False if it offers no way to. A token it knows not is over, too.
+    """Tell the server that a token is over (RFC 7009). A token it knows not is over, too.
+
+    False: it offers no way to, or none for a token of this kind (§2.2.1), which then lives on until it expires.
 
     Raises:
         GrantError: it did not take it.
@@ -377,7 +379,12 @@ async def revoke(
         http.post_form(metadata.revocation_endpoint, form, headers, within=left(deadline)), what, hidden
     )
     if not 200 <= answer.status <= 299:  # a good answer has any body, or none (§2.2)
-        read_answer(answer, what, hidden)
+        try:
+            read_answer(answer, what, hidden)
+        except GrantError as error:
+            if error.code != "unsupported_token_type" or error.transient:
+                raise
+            return False
     return True
 
 

@@ -143,6 +143,10 @@ class Registration(Struct, frozen=True, kw_only=True):
     """What the server says it granted; empty: not said."""
     scope: str = ""
     """The scopes the server holds this client to; empty: not said."""
+    asked_scope: str = ""
+    """The scopes that were wanted when it was registered, whether or not the server took them."""
+    in_vain: int = 0
+    """Logins in a row from which nobody came back: the server may have forgotten it."""
     signing_key: Secret | None = None
     """JWK (as JSON) for ``private_key_jwt``."""
     extra: dict[str, Any] = {}

@@ -78,12 +78,15 @@ async def register(
     stored: Registration | None = None,
     signing_key: Secret | None = None,
     scopes: Sequence[str] = (),
+    also: Sequence[str] = (),
     now: float | None = None,
 ) -> Registration:
     """Who we are at this server, with this redirect URI (empty for grants without one). Normalised and usable.
 
-    ``stored`` is what was kept for this issuer and redirect URI; it is passed over if it does not fit or its secret has
-    expired. ``scopes`` are those a dynamic registration asks for. ``deadline`` is a point in loop time.
+    ``stored`` is what was kept for this issuer and redirect URI; it is passed over if it does not fit, its secret has
+    expired, or the server holds it to scopes without one of ``scopes`` that was not asked for then. ``scopes`` are
+    those that a login wants, ``also`` those that it may want later: some servers grant a client no others than it was
+    registered for. ``deadline`` is a point in loop time.
 
     Raises:
         NeedsClient: there is no way, or the configured one cannot work. Nothing was changed anywhere.
@@ -94,7 +97,8 @@ async def register(
         return preregistered(settings, metadata, redirect_uri, signing_key=signing_key, now=now)
     url = settings.client_metadata_url
     by_document = bool(url) and settings.cimd and metadata.client_id_metadata_document_supported
-    if stored is not None and _still_good(stored, metadata, redirect_uri, url if by_document else None, now):
+    document = url if by_document else None
+    if stored is not None and _still_good(stored, metadata, redirect_uri, document, scopes, now):
         return clients.normalised(stored, metadata)
     if by_document:
         assert url is not None
@@ -118,7 +122,9 @@ async def register(
             + (_why_no_document(settings, metadata) if url else ""),
             fix=ASK_FOR_CLIENT,
         )
-    return await _dynamic(http, metadata, settings, redirect_uri, deadline, signing_key, scopes, now)
+    # All that may be wanted, else what is wanted, else no word of it: a server refuses scopes that it does not know.
+    tries = list(dict.fromkeys((" ".join(dict.fromkeys([*scopes, *also])), " ".join(scopes), "")))
+    return await _dynamic(http, metadata, settings, redirect_uri, deadline, signing_key, tries, now)
 
 
 def preregistered(
@@ -244,13 +250,21 @@ def _checked(registration: Registration, metadata: ServerMetadata, now: float) -
 
 
 def _still_good(
-    stored: Registration, metadata: ServerMetadata, redirect_uri: str, document: str | None, now: float
+    stored: Registration,
+    metadata: ServerMetadata,
+    redirect_uri: str,
+    document: str | None,
+    scopes: Sequence[str],
+    now: float,
 ) -> bool:
     if stored.issuer != metadata.issuer or stored.source == "configured":
         return False  # a configured client that is configured no more is not ours to use
     if document is not None or stored.source == "cimd":
         return stored.source == "cimd" and stored.client_id == document and fits(stored, redirect_uri)
     if not fits(stored, redirect_uri):
+        return False
+    # What it was refused once it is refused again: only what it was never asked for is worth another registration.
+    if stored.scope and not set(scopes) <= {*stored.scope.split(), *stored.asked_scope.split()}:
         return False
     try:
         clients.check_usable(clients.normalised(stored, metadata), now)
@@ -322,14 +336,17 @@ async def _dynamic(
     redirect_uri: str,
     deadline: float,
     signing_key: Secret | None,
-    scopes: Sequence[str],
+    tries: Sequence[str],
     now: float,
 ) -> Registration:
+    """``tries``: the scopes to register for, the last resort last, which is none."""
     request = _request(settings, metadata, redirect_uri, signing_key)
     what = f"the registration endpoint of {metadata.issuer}"
-    if scopes:
-        request["scope"] = " ".join(scopes)
-    while True:
+    for scope in tries:
+        if scope:
+            request["scope"] = scope
+        else:
+            request.pop("scope", None)
         answer = await ask(
             http.post_json(metadata.registration_endpoint, request, {}, within=left(deadline)), what
         )
@@ -338,10 +355,11 @@ async def _dynamic(
             break
         except GrantError as error:
             # Scopes are asked for again with the authorization, so a registration can do without.
-            if error.code in ("invalid_client_metadata", "invalid_scope") and request.pop("scope", None):
+            if error.code in ("invalid_client_metadata", "invalid_scope") and scope:
                 continue
             raise _explained(error, answer, metadata, redirect_uri) from None
-    return _checked(_registration(body, request, metadata, redirect_uri, signing_key, now), metadata, now)
+    made = _registration(body, request, metadata, redirect_uri, signing_key, now)
+    return _checked(msgspec.structs.replace(made, asked_scope=tries[0]), metadata, now)
 
 
 def _explained(

@@ -177,7 +177,9 @@ class Renewal:
             self._publish(again)
             return again
         if interrupted:
-            reason = "the server rotated it, and the answer died with the process that asked"
+            reason = (
+                "the server rotated it, and its answer was lost with the process or the connection that asked"
+            )
             dead = msgspec.structs.replace(again, state="lost", reason=reason, version=again.version + 1)
         else:
             dead = msgspec.structs.replace(

@@ -23,8 +23,9 @@ from .broker import Ask, Bearer, Broker, Subject
 from .challenge import bearer as bearer_of
 from .challenge import parse_challenges
 from .dpop import Nonces, Prover
-from .flows import Account, AccountFlow
+from .flows import ALONE, Account, AccountFlow
 from .http import AuthHttp, on_this_machine
+from .renewal import Postponed
 from .scopes import parse_scope
 
 if TYPE_CHECKING:
@@ -145,12 +146,14 @@ class Access:
     def patience(self) -> float:
         """Seconds for which a request waits for a token: what is said to servers, and a person where one is asked."""
         account = self.account
-        return 2 * account.within + (account.settings.timeout if self.may_obtain else 0.0)
+        asks = account.browser is not None or account.show_code is not None
+        return 2 * account.within + (account.settings.timeout if asks else 0.0)
 
     @property
-    def may_obtain(self) -> bool:
-        """True if somebody can be asked to log in."""
-        return self.account.browser is not None or self.account.show_code is not None
+    def able(self) -> bool:
+        """True if a first token can be got: without a person, or as there is one to ask."""
+        account = self.account
+        return account.kind in ALONE or account.browser is not None or account.show_code is not None
 
     @property
     def awake(self) -> bool:
@@ -180,8 +183,14 @@ class Access:
         return not self._joined or self._broker.has_none(self.subject)
 
     async def bearer(self, until: float) -> Bearer | None:
-        """See ``Broker.bearer``."""
-        return None if self.has_none else await self._broker.bearer(self.subject, until)
+        """See ``Broker.bearer``. Where the store cannot be read, and nothing is known, there is none for now: what
+        needs no token must not depend on it, and what does is refused and asks again."""
+        try:
+            return None if self.has_none else await self._broker.bearer(self.subject, until)
+        except Postponed:
+            if self.known is not None:
+                raise
+            return None
 
     async def refused(self, bearer: Bearer | None, until: float, ask: Ask) -> Bearer:
         """See ``Broker.refused``."""
@@ -190,7 +199,12 @@ class Access:
 
     def wait_bearer(self, timeout: float) -> Bearer | None:
         """As ``bearer``, for a thread without a loop."""
-        return None if self.has_none else self._broker.wait_bearer(self.subject, timeout)
+        try:
+            return None if self.has_none else self._broker.wait_bearer(self.subject, timeout)
+        except Postponed:
+            if self.known is not None:
+                raise
+            return None
 
     def wait_refused(self, bearer: Bearer | None, timeout: float, ask: Ask) -> Bearer:
         """As ``refused``, for a thread without a loop."""
@@ -290,7 +304,7 @@ def ask_of(
     *,
     operation: str,
     anew: bool,
-    headers: bool,
+    able: bool,
 ) -> Ask | None:
     """What a refusal asks for; None if it is not one for want of a token.
 
@@ -299,7 +313,7 @@ def ask_of(
         bearer: what was sent.
         operation: the method and what it names, for the count of step-ups.
         anew: the token was got for this very request.
-        headers: the user gave headers of their own, which may be another way in.
+        able: a first token can be got, and nothing else speaks for another way in (headers of the user).
     """
     wanted = bearer_of(parse_challenges(challenges))
     if status == 403:
@@ -307,6 +321,7 @@ def ask_of(
             return None
         scopes = parse_scope(wanted.get("scope")) or ()
         return Ask(tuple(challenges), scopes, operation, anew, insufficient=True)
-    if status != 401 or (wanted is None and headers and bearer is None):
+    # Without a challenge it may be OAuth (2025-03-26), or something in between that wants something else.
+    if status != 401 or (wanted is None and bearer is None and not able):
         return None
     return Ask(tuple(challenges), (), operation, anew)

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from ..store.credentials import CredentialStore, StoreUnusable
 from ..store.memory_store import Memory, MemoryStore
+from ..store.where import folder_of, holds, in_memory
 from .service import AuthService
 
 if TYPE_CHECKING:
@@ -24,8 +25,6 @@ if TYPE_CHECKING:
 
 __all__ = ["service_for"]
 
-FOLDER = "credentials"
-"""Of the file store, in the state folder."""
 FINISH_WITHIN = 10.0
 """Seconds for which the end of the interpreter waits for work of brokers."""
 
@@ -41,14 +40,14 @@ def service_for(settings: CredentialSettings, state_dir: Path | None) -> AuthSer
         state_dir: the state folder; None if nothing is kept on the disk, so that the usual store is the memory.
     """
     kind = settings.kind
-    if kind == "memory" or (kind == "file" and settings.folder is None and state_dir is None):
+    if in_memory(settings, state_dir):
         memory = Memory()
 
         async def forgetful() -> CredentialStore:
             return MemoryStore(memory)
 
         return AuthService(forgetful, may_hold=lambda: bool(memory.entries), environ=_environ)
-    folder = Path(settings.folder) if settings.folder is not None else (state_dir or Path()) / FOLDER
+    folder = folder_of(settings, state_dir) or (state_dir or Path()) / "keyring"
     key = (
         kind,
         settings.store if kind in ("redis", "postgresql") else str(folder.absolute()),
@@ -59,7 +58,7 @@ def service_for(settings: CredentialSettings, state_dir: Path | None) -> AuthSer
         if service is None:
             service = AuthService(
                 _opener(settings, folder, state_dir),
-                may_hold=(lambda: _holds(folder)) if kind == "file" else lambda: True,
+                may_hold=(lambda: holds(folder)) if kind == "file" else lambda: True,
                 environ=_environ,
             )
             _services[key] = service
@@ -68,16 +67,6 @@ def service_for(settings: CredentialSettings, state_dir: Path | None) -> AuthSer
 
 def _environ() -> Mapping[str, str]:
     return os.environ
-
-
-def _holds(folder: Path) -> bool:
-    try:
-        with os.scandir(folder) as entries:
-            return next(entries, None) is not None
-    except FileNotFoundError:
-        return False
-    except OSError:
-        return True  # opening it says what is wrong
 
 
 def _opener(
@@ -103,7 +92,7 @@ def _opener(
                     store="keyring",
                     fix="give the host a state_dir",
                 )
-            return KeyringStore(folder.with_name("keyring"))
+            return KeyringStore(folder)
         if settings.kind == "redis":
             from ..store.redis_store import RedisStore
 

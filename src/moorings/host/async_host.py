@@ -174,9 +174,7 @@ class AsyncHost:
             environment=environment,
             log_path=places.log_path,
             net=SharedNet(environment),
-            access=HostTokens(
-                self._credentials, places.folder, self._browser, environment, self._owner
-            ).access,
+            gate=HostTokens(self._credentials, places.folder, self._browser, environment, self._owner).gate,
             start_slot=lambda: slots,
             context=contextvars.copy_context(),
         )

@@ -15,10 +15,12 @@ from .._tasks import TaskOwner
 from ..config import CredentialSettings, HttpServer
 from ..config.auth_spec import AuthSettings
 from ..errors import HostClosedError
+from ..store.where import folder_of, holds, in_memory
 
 if TYPE_CHECKING:
     from ..auth.service import Access, AuthService
     from ..net.settings import NetSettings
+    from ..transport.http_auth import Gate
 
 __all__ = ["BrowserFunction", "HostTokens"]
 
@@ -45,8 +47,21 @@ class HostTokens:
         self._loop = asyncio.get_running_loop()
         self._service: AuthService | None = None
 
-    def access(self, name: str, spec: HttpServer, net: NetSettings) -> Access:
+    def gate(self, name: str, spec: HttpServer, net: Callable[[], NetSettings]) -> Gate:
         """For one connection to a server."""
+        from ..transport.http_auth import Gate
+
+        return Gate(lambda: self._access(name, spec, net()), signs=self._may_hold())
+
+    def _may_hold(self) -> bool:
+        if self._service is not None:
+            return self._service.may_hold()
+        if in_memory(self._credentials, self._folder):
+            return False
+        folder = folder_of(self._credentials, self._folder)
+        return folder is None or holds(folder)
+
+    def _access(self, name: str, spec: HttpServer, net: NetSettings) -> Access:
         from ..auth.flows import Account
         from ..auth.shared import service_for
         from ..transport import headers_command

@@ -21,13 +21,13 @@ from ..transport.stdio import StdioSettings, StdioTransport
 from ..wire.http_rules import may_be_legacy_sse
 
 if TYPE_CHECKING:
-    from ..auth.service import Access
     from ..net.settings import NetSettings
     from ..net.shared import SharedNet
+    from ..transport.http_auth import Gate
 
 __all__ = [
     "Around",
-    "access_for",
+    "gate_for",
     "awaited",
     "connect",
     "kind_of_http",
@@ -55,7 +55,7 @@ class Around(Protocol):
         """What all servers of the host send HTTP with."""
 
     @property
-    def access(self) -> Callable[[str, HttpServer, NetSettings], Access]:
+    def gate(self) -> Callable[[str, HttpServer, Callable[[], NetSettings]], Gate]:
         """Where a server, by its name, gets its tokens from."""
 
     @property
@@ -203,11 +203,11 @@ def _stdio(name: str, spec: StdioServer, receiver: Receiver, around: Around) -> 
     return StdioTransport(settings, receiver)
 
 
-def access_for(name: str, spec: ServerSpec, around: Around) -> Access | None:
+def gate_for(name: str, spec: ServerSpec, around: Around) -> Gate | None:
     """Where a server gets its tokens from; None where it gets none from us."""
     if not isinstance(spec, HttpServer) or spec.auth is False or same_name("authorization", _fixed(spec)):
         return None
-    return around.access(name, spec, _net_settings(spec))
+    return around.gate(name, spec, lambda: _net_settings(spec))
 
 
 def _fixed(spec: HttpServer) -> Mapping[str, str]:
@@ -248,14 +248,14 @@ def _http(
     bounds = spec.bounds
     net = around.net.join()
     client = net.client(_net_settings(spec))
-    access = access_for(name, spec, around)
+    gate = gate_for(name, spec, around)
 
     async def leave() -> None:
-        if access is not None:
-            access.leave()
+        if gate is not None:
+            gate.leave()
         await around.net.leave()
-        if access is not None:
-            await access.aclose()
+        if gate is not None:
+            await gate.aclose()
 
     command = spec.headers_command
     settings = HttpSettings(
@@ -274,7 +274,7 @@ def _http(
         redirects=spec.redirects,
         context=around.context,
         leave=leave,
-        access=access,
+        gate=gate,
     )
     remembered = spec.transport == "auto" and known is not None and known.transport == "sse"
     if legacy or remembered or spec.transport == "sse":

@@ -43,10 +43,10 @@ from ..wire.types import SubscriptionFilter
 from . import connect
 
 if TYPE_CHECKING:
-    from ..auth.service import Access
     from ..config import HttpServer
     from ..net.settings import NetSettings
     from ..net.shared import SharedNet
+    from ..transport.http_auth import Gate
 
 __all__ = ["Life", "LifeSettings"]
 
@@ -75,7 +75,7 @@ class LifeSettings(msgspec.Struct, frozen=True):
     """Where the log of a server stands."""
     net: SharedNet
     """What all servers of the host send HTTP with."""
-    access: Callable[[str, HttpServer, NetSettings], Access]
+    gate: Callable[[str, HttpServer, Callable[[], NetSettings]], Gate]
     """Where a server gets its tokens from."""
     start_slot: Callable[[], asyncio.Semaphore]
     """Bounds how many servers start at once."""

@@ -340,9 +340,10 @@ class Server:
     def _await_login(self) -> None:
         """Be told when a credential is there that it has not refused. The broker looks at the store, not we."""
         self._forget_login()
-        access = connect.access_for(self.name, self.spec, self._settings)
-        if access is None:
+        gate = connect.gate_for(self.name, self.spec, self._settings)
+        if gate is None:
             return
+        access = gate.open()
         loop = asyncio.get_running_loop()
         self._refused_login = access.known
 

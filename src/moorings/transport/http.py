@@ -148,6 +148,8 @@ class HttpTransport:
     async def prepare(self) -> None:
         """Load what is loaded late, and make the TLS context: that is not the server's time. Faults show on sending."""
         try:
+            if self._settings.gate is not None:
+                await self._settings.gate.prepare()
             await self._client.prepare(self._settings.url)
         except FAILURES as error:
             _log.debug("%s: %r", shown_url(self._settings.url), error)
@@ -250,7 +252,7 @@ class HttpTransport:
         """Send it, and bring its answer to the receiver; returns why there is none."""
         settings = self._settings
         tries = Tries()
-        token = Pass(settings.access, method if request is None else f"{method} {request.label}")
+        token = Pass(settings.gate, method if request is None else f"{method} {request.label}")
         ask: Ask | None = None
         while True:
             given = settings.headers.at_hand
@@ -394,7 +396,7 @@ class HttpTransport:
         return await self._resume(stream, out, request)
 
     async def _resume(self, stream: _Stream, out: Exchange, request: Request) -> Failure | None:
-        tries, tries_of, token = 0, Tries(), Pass(self._settings.access, "GET")
+        tries, tries_of, token = 0, Tries(), Pass(self._settings.gate, "GET")
         shortest = FIRST_RESUME
         reason = "the stream ended without the answer"
         while tries < MOST_RESUMES:
@@ -477,7 +479,7 @@ class HttpTransport:
         stream = _Stream(self, None)
         wait = FIRST_REOPEN
         tries = Tries()
-        token = Pass(self._settings.access, "GET")
+        token = Pass(self._settings.gate, "GET")
         while True:
             before, began = stream.events, self._loop.time()
             session = self._session_id
@@ -505,14 +507,15 @@ class HttpTransport:
                         if again and stream.last_id is None:
                             self._receiver.may_have_missed()
                         self._hears = True
-                        tries, token = Tries(), Pass(self._settings.access, "GET")
+                        tries, token = Tries(), Pass(self._settings.gate, "GET")
                         await stream.read(answer, None)
                 if ask is not None:
                     if await token.again(ask, refused) is not None:
                         return  # calls find out, and say so
                     continue
-            except Withheld:
-                return  # as above
+            except Withheld as withheld:
+                if withheld.failure.needs:
+                    return  # as above
             except RedirectRefused:
                 return  # a page to sign in at, or the like: none for us
             except FAILURES as error:
@@ -565,7 +568,7 @@ class HttpTransport:
                 now = self._loop.time()
                 await see_off(self._exchanges, now + (by - now) / 2)
                 if self._session_id is not None and not self._modern:
-                    token = Pass(self._settings.access, "DELETE")
+                    token = Pass(self._settings.gate, "DELETE")
                     given = self._settings.headers.latest
                     headers = {
                         # Those of last time: nothing of the user's is run any more.

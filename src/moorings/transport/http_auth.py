@@ -7,9 +7,10 @@ for: that work is the broker's (``auth/broker.py``), and whoever waits here may 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from .._tasks import run_in_thread
 from ..config.headers import same_name
 from .base import Failure
 
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from ..auth.service import Access
     from ..net.exchange import Answer
 
-__all__ = ["Pass", "Withheld"]
+__all__ = ["Gate", "Pass", "Withheld"]
 
 MOST_REFUSALS = 2
 """Refusals of one message after which another token is asked for: the first may be old, the second was new."""
@@ -39,6 +40,48 @@ NOT_BY_LOGIN = frozenset({"client", "server", "package"})
 _NOTHING: Mapping[str, str] = {}
 
 
+class Gate:
+    """Where the tokens of one server come from. Nothing of OAuth is loaded before there is a sign that the server is
+    protected: something stored, or a refusal."""
+
+    def __init__(self, make: Callable[[], Access], *, signs: bool) -> None:
+        """``signs``: something is stored, that may be for this server."""
+        self._make = make
+        self._signs = signs
+        self.access: Access | None = None
+        """None while there is no sign."""
+
+    def open(self) -> Access:
+        """There is a sign."""
+        if self.access is None:
+            self.access = self._make()
+        return self.access
+
+    async def prepare(self) -> None:
+        """Before the first message: load what it will take, where there are signs."""
+        if self._signs and self.access is None:
+            await run_in_thread(_load, name="moorings-load")
+            self.open()
+
+    def secrets(self) -> tuple[str, ...]:
+        """What a server must not be shown to repeat."""
+        return () if self.access is None else self.access.secrets()
+
+    def leave(self) -> None:
+        """It is used no more."""
+        if self.access is not None:
+            self.access.leave()
+
+    async def aclose(self) -> None:
+        """It is used no more; the last user of a broker waits a moment for its end."""
+        if self.access is not None:
+            await self.access.aclose()
+
+
+def _load() -> None:
+    from ..auth import service  # noqa: F401
+
+
 class Withheld(Exception):
     """There is no token for a message, so it is not sent."""
 
@@ -50,11 +93,11 @@ class Withheld(Exception):
 class Pass:
     """See the module."""
 
-    __slots__ = ("_access", "_bearer", "_nonces", "_operation", "_own", "_refusals")
+    __slots__ = ("_bearer", "_gate", "_nonces", "_operation", "_own", "_refusals")
 
-    def __init__(self, access: Access | None, operation: str) -> None:
+    def __init__(self, gate: Gate | None, operation: str) -> None:
         """``operation`` is the method and what it names: scopes are raised for it, and tries are counted for it."""
-        self._access = access
+        self._gate = gate
         self._operation = operation
         self._own = False
         """True if the user's headers hold a login of their own: then it is none of ours."""
@@ -68,24 +111,21 @@ class Pass:
         Raises:
             Withheld: a login is needed, or no token came in time.
         """
-        access = self._access
+        access = self._gate.access if self._gate is not None else None
         if access is None:
+            self._own = self._gate is not None and same_name("authorization", given) is not None
             return _NOTHING
         self._own = same_name("authorization", given) is not None
         if self._own or access.has_none:
             self._bearer = None
             return _NOTHING
-        from ..auth.faults import AuthFault, passes
+        from ..auth.faults import AuthFault
 
         try:
             bearer = access.at_hand() or await access.bearer(self._until(access))
             self._bearer = bearer
             return _NOTHING if bearer is None else access.headers(bearer, method, url)
         except AuthFault as fault:
-            if access.may_obtain and not passes(fault):
-                # What there is does not do any more: the refusal says what a new one must be asked for with.
-                self._bearer = None
-                return _NOTHING
             raise Withheld(_failure(access, fault, None)) from None
         except TimeoutError:
             raise Withheld(_too_slow(access, None)) from None
@@ -96,7 +136,7 @@ class Pass:
         Raises:
             Withheld: there is no token at hand.
         """
-        access = self._access
+        access = self._gate.access if self._gate is not None else None
         if access is None or same_name("authorization", given) is not None or access.has_none:
             return _NOTHING
         from ..auth.faults import AuthFault
@@ -111,10 +151,14 @@ class Pass:
 
     def refused(self, answer: Answer, given: Mapping[str, str]) -> Ask | None:
         """What an answer asks for, if it refuses the message for want of a (better) token; else None."""
-        access = self._access
-        if access is None or self._own:
+        gate = self._gate
+        if gate is None or self._own:
             return None
-        bearer = self._bearer
+        bearer, access = self._bearer, gate.access
+        if access is None:
+            if answer.status not in (401, 403):
+                return None
+            access = gate.open()
         news = bearer is not None and bearer.scheme == "DPoP" and access.learn(answer.url, answer.headers)
         if answer.status not in (401, 403):
             if answer.status < 400:
@@ -136,7 +180,7 @@ class Pass:
             bearer,
             operation=self._operation,
             anew=self._refusals > 0,
-            headers=bool(given),
+            able=access.able and not given,
         )
 
     async def again(self, ask: Ask, failure: Failure) -> Failure | None:
@@ -144,8 +188,8 @@ class Pass:
 
         ``failure`` is what the refusal means if nothing comes.
         """
-        access = self._access
-        assert access is not None
+        assert self._gate is not None
+        access = self._gate.open()
         if ask.nonce:
             return None
         self._refusals += 1

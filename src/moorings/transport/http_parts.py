@@ -37,9 +37,9 @@ from .http_headers import HeadersFailed, HeaderSource
 from .http_secrets import Secrets, hidden, hidden_bytes
 
 if TYPE_CHECKING:
-    from ..auth.service import Access
     from ..net.client import HttpClient
     from ..net.exchange import Answer
+    from .http_auth import Gate
 
 __all__ = [
     "EVENT_STREAM",
@@ -90,13 +90,13 @@ class HttpSettings(msgspec.Struct, frozen=True):
     """What tasks of the transport run in: not that of the call that happened to send."""
     leave: Callable[[], Awaitable[None]]
     """Called once at the end: the client is not used any more."""
-    access: Access | None = None
+    gate: Gate | None = None
     """Where tokens come from; None: a 401 is what it is."""
 
     def secrets(self) -> Secrets:
         """What of our requests must not be shown, where a server repeats it."""
         own = self.headers.secrets(self.url)
-        tokens = self.access.secrets() if self.access is not None and self.access.awake else ()
+        tokens = self.gate.secrets() if self.gate is not None else ()
         return (*tokens, *own) if tokens else own
 
 

@@ -94,7 +94,7 @@ class LegacySseTransport:
         try:
             async with asyncio.timeout(settings.connect) as opening:
                 tries = Tries()
-                token = Pass(settings.access, "GET")
+                token = Pass(settings.gate, "GET")
                 while True:
                     given = await settings.headers.get()
                     bearer = await token.headers("GET", settings.url, given)
@@ -167,6 +167,8 @@ class LegacySseTransport:
     async def prepare(self) -> None:
         """Load what is loaded late, and make the TLS context: that is not the server's time. Faults show on sending."""
         try:
+            if self._settings.gate is not None:
+                await self._settings.gate.prepare()
             await self._client.prepare(self._settings.url)
         except FAILURES as error:
             _log.debug("%s: %r", shown_url(self._settings.url), error)
@@ -206,7 +208,7 @@ class LegacySseTransport:
         settings = self._settings
         url = await asyncio.shield(self._endpoint)
         tries = Tries()
-        token = Pass(settings.access, "POST" if request is None else request.label)
+        token = Pass(settings.gate, "POST" if request is None else request.label)
         while True:
             given = await settings.headers.get()
             try:

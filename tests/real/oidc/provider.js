@@ -10,10 +10,17 @@
 //   scopes      scopes of the resources (default "a b c")
 //   accessSeconds, refreshSeconds, nonces (true: DPoP proofs need them), offlineOnly (refresh tokens only for
 //   offline_access), methods (token_endpoint_auth_methods)
+//   heldToScopes true: a client may register its scopes, and is held to them
+//   slash       true: it says that its issuer ends with a slash, of which the resource knows nothing
+//   places      where its metadata is, of "oauth", "openid-inserted", "openid-appended" (default: the first and the last)
+//   resourcePlaces  where that of the resource is, of "challenge" (the 401 names it), "path", "root" (default: the first
+//               two; one that the challenge alone names is at a place of its own)
+//   resourcePort    the resource is on this port, so another origin
 //
-// Besides the provider: /rs wants a token for itself (Bearer or DPoP); POST /-/forget-clients, /-/expire (access tokens),
-// /-/fail?times=N&status=S (the next token requests), /-/drop?times=N (carried out, the answer is lost);
-// GET /-/facts counts. No output but errors.
+// Besides the provider: /rs wants a token for itself (Bearer or DPoP); GET /-/forget-clients, /-/expire (access tokens),
+// /-/new-nonce (of the resource), /-/fail?times=N&status=S&at=A (the next requests of "token", "reg", "metadata" or
+// "resource"; &after=S: with Retry-After), /-/drop?times=N (token requests: carried out, the answer is lost);
+// /-/facts counts. No output but errors.
 
 import http from 'node:http';
 import { createHash, randomBytes } from 'node:crypto';
@@ -33,10 +40,14 @@ const jose = await load('jose/dist/webapi/index.js');
 const origin = `http://127.0.0.1:${port}`;
 const mount = options.path ?? '';
 const issuer = origin + mount;
-const resource = `${origin}/rs`;
+const resourceOrigin = `http://127.0.0.1:${options.resourcePort ?? port}`;
+const resource = `${resourceOrigin}/rs`;
+const places = options.places ?? ['oauth', 'openid-appended'];
+const resourcePlaces = options.resourcePlaces ?? ['challenge', 'path'];
+const audiences = [resource, ...(resourcePlaces.includes('root') ? [resourceOrigin] : [])];
 const scopes = options.scopes ?? 'a b c';
 const facts = { token: 0, success: 0, revokedFamilies: 0, registered: 0, deleted: 0, errors: [] };
-const levers = { fail: 0, status: 503, drop: 0 };
+const levers = { fail: {}, drop: 0 };
 
 class Store extends Map {
   get(key) {
@@ -55,14 +66,14 @@ class Store extends Map {
 }
 const store = new Store();
 
-const provider = new Provider(issuer, {
+const provider = new Provider(options.slash ? `${issuer}/` : issuer, {
   adapter: class extends MemoryAdapter {
     constructor(model) { super(model, store); }
   },
   clients: options.clients ?? [],
   clientAuthMethods: options.methods
     ?? ['none', 'client_secret_basic', 'client_secret_post', 'private_key_jwt'],
-  scopes: ['openid', 'offline_access'],
+  scopes: ['openid', 'offline_access', ...(options.heldToScopes ? scopes.split(' ') : [])],
   cookies: { keys: [randomBytes(16).toString('hex')] },
   findAccount: async (ctx, id) => ({ accountId: id, claims: async () => ({ sub: id }) }),
   rotateRefreshToken: true,
@@ -104,7 +115,7 @@ const provider = new Provider(issuer, {
       defaultResource: () => undefined,
       useGrantedResource: () => true,
       getResourceServerInfo(ctx, indicator) {
-        if (indicator !== resource && !(options.resources ?? []).includes(indicator)) {
+        if (![...audiences, ...(options.resources ?? [])].includes(indicator)) {
           throw new errors.InvalidTarget();
         }
         return { scope: scopes, accessTokenFormat: 'opaque', accessTokenTTL: options.accessSeconds ?? 3600 };
@@ -129,10 +140,20 @@ const answer = provider.callback();
 let rsNonce = 'rs-1';
 const seenJti = new Set();
 
+const WELL_KNOWN = '/.well-known/oauth-protected-resource';
+const documents = {
+  challenge: resourcePlaces.includes('path') ? `${WELL_KNOWN}/rs` : '/about-the-resource',
+  path: `${WELL_KNOWN}/rs`,
+  root: WELL_KNOWN,
+};
+
 function refuse(response, scheme, error) {
-  const challenge = error ? ` error="${error}",` : '';
+  const params = [
+    ...(error ? [`error="${error}"`] : []),
+    ...(resourcePlaces.includes('challenge') ? [`resource_metadata="${resourceOrigin}${documents.challenge}"`] : []),
+  ];
   response.writeHead(401, {
-    'WWW-Authenticate': `${scheme}${challenge} resource_metadata="${origin}/.well-known/oauth-protected-resource/rs"`,
+    'WWW-Authenticate': params.length ? `${scheme} ${params.join(', ')}` : scheme,
     ...(options.nonces ? { 'DPoP-Nonce': rsNonce } : {}),
   }).end();
 }
@@ -156,7 +177,7 @@ async function proofFault(proof, request, token) {
 async function serveResource(request, response) {
   const [scheme, value] = (request.headers.authorization ?? '').split(' ');
   const token = value && (await provider.AccessToken.find(value) ?? await provider.ClientCredentials.find(value));
-  if (!token || token.aud !== resource) return refuse(response, 'Bearer', value && 'invalid_token');
+  if (!token || !audiences.includes(token.aud)) return refuse(response, 'Bearer', value && 'invalid_token');
   if (token.jkt) {
     if (scheme !== 'DPoP') return refuse(response, 'DPoP', 'invalid_token');
     const fault = await proofFault(request.headers.dpop ?? '', request, token);
@@ -174,30 +195,60 @@ function serveLever(url, response) {
   if (name === 'forget-clients') store.forget('Client');
   else if (name === 'expire') store.forget('AccessToken');
   else if (name === 'new-nonce') rsNonce = `rs-${randomBytes(6).toString('hex')}`;
-  else if (name === 'fail') Object.assign(levers, { fail: times, status: Number(url.searchParams.get('status') ?? 503) });
+  else if (name === 'fail') {
+    levers.fail[url.searchParams.get('at') ?? 'token'] = {
+      times, status: Number(url.searchParams.get('status') ?? 503), after: url.searchParams.get('after'),
+    };
+  }
   else if (name === 'drop') levers.drop = times;
   else if (name !== 'facts') return response.writeHead(404).end();
   response.writeHead(200, { 'Content-Type': 'application/json' });
   return response.end(JSON.stringify(facts));
 }
 
+function fails(what, response) {
+  const lever = levers.fail[what];
+  if (!lever?.times) return false;
+  lever.times -= 1;
+  response.writeHead(lever.status, {
+    'Content-Type': 'text/html', ...(lever.after ? { 'Retry-After': lever.after } : {}),
+  }).end('<h1>not now</h1>');
+  return true;
+}
+
+function serveResourceSide(url, request, response) {
+  if (url.pathname === '/rs') return serveResource(request, response);
+  if (!resourcePlaces.some((each) => documents[each] === url.pathname)) return response.writeHead(404).end();
+  if (fails('resource', response)) return undefined;
+  // The document at the root is that of the origin.
+  const said = url.pathname === WELL_KNOWN ? resourceOrigin : resource;
+  response.writeHead(200, { 'Content-Type': 'application/json' });
+  return response.end(JSON.stringify({
+    resource: said, authorization_servers: [issuer], scopes_supported: scopes.split(' '),
+  }));
+}
+
+const SHAPES = {
+  oauth: `/.well-known/oauth-authorization-server${mount}`,
+  'openid-inserted': `/.well-known/openid-configuration${mount}`,
+  'openid-appended': `${mount}/.well-known/openid-configuration`,
+};
+
 const server = http.createServer((request, response) => {
   const url = new URL(request.url, origin);
   if (url.pathname.startsWith('/-/')) return serveLever(url, response);
-  if (url.pathname === '/rs') return serveResource(request, response);
-  if (url.pathname === '/.well-known/oauth-protected-resource/rs') {
-    response.writeHead(200, { 'Content-Type': 'application/json' });
-    return response.end(JSON.stringify({ resource, authorization_servers: [issuer], scopes_supported: scopes.split(' ') }));
+  if (url.pathname === '/rs' || Object.values(documents).includes(url.pathname)) {
+    return serveResourceSide(url, request, response);
   }
-  if (url.pathname === `/.well-known/oauth-authorization-server${mount}`) {
-    request.url = `${mount}/.well-known/openid-configuration`;
+  if (url.pathname.includes('/.well-known/')) {
+    if (!places.some((each) => SHAPES[each] === url.pathname)) return response.writeHead(404).end();
+    if (fails('metadata', response)) return undefined;
+    request.url = SHAPES['openid-appended'];
   } else if (!url.pathname.startsWith(`${mount}/`)) return response.writeHead(404).end();
+  if (url.pathname === `${mount}/reg` && fails('reg', response)) return undefined;
   if (url.pathname === `${mount}/token`) {
     facts.token += 1;
-    if (levers.fail > 0) {
-      levers.fail -= 1;
-      return response.writeHead(levers.status, { 'Content-Type': 'text/html' }).end('<h1>not now</h1>');
-    }
+    if (fails('token', response)) return undefined;
     if (levers.drop > 0) {
       levers.drop -= 1;
       response.end = () => { request.socket.destroy(); return response; };
@@ -207,4 +258,10 @@ const server = http.createServer((request, response) => {
   request.url = request.url.slice(mount.length) || '/';
   return answer(request, response);
 });
+if (options.resourcePort) {
+  const apart = http.createServer((request, response) => serveResourceSide(
+    new URL(request.url, resourceOrigin), request, response,
+  ));
+  await new Promise((resolve) => { apart.listen(options.resourcePort, '127.0.0.1', resolve); });
+}
 server.listen(Number(port), '127.0.0.1');

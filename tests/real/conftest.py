@@ -1,0 +1,25 @@
+"""Authorization servers, each with the options of a test: ``with provider_with(path="/tenant") as provider``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.real.better_auth import better_auth
+from tests.real.oidc import oidc_provider
+
+
+@pytest.fixture
+def provider_with(real_server: Callable[..., list[str]], tmp_path: Path) -> Callable[..., Any]:
+    """oidc-provider."""
+    return partial(oidc_provider, real_server, tmp_path)
+
+
+@pytest.fixture
+def better_auth_with(real_server: Callable[..., list[str]], tmp_path: Path) -> Callable[..., Any]:
+    """better-auth; the test is skipped where it is not installed."""
+    return partial(better_auth, real_server, tmp_path)
