@@ -76,6 +76,18 @@ async def test_a_redis_lease_that_ran_out_and_that_nobody_took_loses_nothing(red
         assert await store.load("k") == b"late, and the only one"
 
 
+async def test_a_redis_lease_that_was_not_renewed_in_time_is_not_held_until_it_is(redis: Place) -> None:
+    """As in a process that was stopped: somebody else may have it, which is known without asking."""
+    async with redis.open(lease=1.0) as store, locked(store) as lease:
+        assert lease.held
+        time.sleep(1.1)  # the loop stands still, and no renewal is sent
+        assert not lease.held
+        async with asyncio.timeout(60.0):
+            while not lease.held:  # nobody took it: the next renewal takes it back
+                await asyncio.sleep(0.02)
+        await store.save("k", b"mine", lease)
+
+
 async def test_f17_9_a_late_write_of_a_holder_that_was_robbed_is_fenced_off_and_gives_nothing_back(
     redis: Place,
 ) -> None:

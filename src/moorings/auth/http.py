@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import urlencode, urlsplit
 
 import msgspec
@@ -39,6 +40,10 @@ __all__ = ["MOST_BYTES", "AuthAnswer", "AuthHttp", "AuthNetError", "on_this_mach
 
 MOST_BYTES = 256 * 1024
 """Bytes of a document or a token answer; after decompression."""
+LATE = 0.5
+"""Seconds; a bound that comes so late tells that this process was stopped, or kept from its work."""
+GRACE = 2.0
+"""Seconds that an answer which came meanwhile has then to be read: it may hold the only refresh token there is."""
 FORM = "application/x-www-form-urlencoded"
 JSON = "application/json"
 
@@ -197,7 +202,7 @@ class AuthHttp:
                 )
 
         try:
-            async with asyncio.timeout(within) as bound:
+            async with _Bound(within) as bound:
                 try:
                     return await once()
                 except ReuseRace:
@@ -209,7 +214,7 @@ class AuthHttp:
         except MisuseError:
             raise AuthNetError("not a URL that can be asked", url=url, transient=False, sent=False) from None
         except TimeoutError:
-            if not bound.expired():
+            if not bound.expired:
                 raise
             elapsed = asyncio.get_running_loop().time() - began
             raise AuthNetError(
@@ -218,6 +223,45 @@ class AuthHttp:
                 transient=True,
                 sent=sent,
             ) from None
+
+
+class _Bound:
+    """A bound on an exchange. Raises ``TimeoutError``, as ``asyncio.timeout`` does."""
+
+    __slots__ = ("_late", "_loop", "_timeout", "_timer", "_until")
+
+    def __init__(self, within: float) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._until = self._loop.time() + max(0.0, within)
+        self._late = 3
+        """How often it may come late."""
+        self._timeout = asyncio.timeout(None)
+        self._timer: asyncio.TimerHandle | None = None
+
+    @property
+    def expired(self) -> bool:
+        return self._timeout.expired()
+
+    async def __aenter__(self) -> Self:
+        await self._timeout.__aenter__()
+        self._timer = self._loop.call_at(self._until, self._due)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        await self._timeout.__aexit__(kind, error, trace)
+
+    def _due(self) -> None:
+        now = self._loop.time()
+        if now - self._until > LATE and self._late:
+            self._late -= 1
+            self._until = now + GRACE
+            self._timer = self._loop.call_at(self._until, self._due)
+        else:
+            self._timeout.reschedule(now)
 
 
 def on_this_machine(*urls: str | None) -> bool:

@@ -127,7 +127,10 @@ class Lease(Protocol):
 
     @property
     def held(self) -> bool:
-        """False once it was given back, or is known to be lost. True proves nothing: a write does."""
+        """False once it was given back, and where somebody else has it or may have it by now. Costs no I/O.
+
+        To be asked before what cannot be undone; that a write is done proves more.
+        """
 
 
 class Watching(Protocol):

@@ -23,6 +23,7 @@ import contextlib
 import logging
 import random
 import secrets
+import sys
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -118,11 +119,20 @@ return n
 
 _log = logging.getLogger(__name__)
 
+if sys.platform == "win32":
+    _now = time.monotonic
+else:
+    # The server's clock goes on while this machine sleeps, so ours has to.
+    _CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+
+    def _now() -> float:
+        return time.clock_gettime(_CLOCK)
+
 
 class RedisLease:
     """A lock that is held. Made, renewed and given back by ``RedisStore.lock``."""
 
-    __slots__ = ("fence", "name", "over", "owner", "token")
+    __slots__ = ("fence", "good_until", "name", "over", "owner", "token")
 
     def __init__(self, name: str, token: str, fence: int, owner: object) -> None:
         self.name = name
@@ -130,14 +140,16 @@ class RedisLease:
         self.fence = fence
         self.owner = owner
         self.over = False
+        self.good_until = 0.0
+        """By ``_now``. Until then nobody else can have it; after that it may still be ours."""
 
     def __repr__(self) -> str:
         return f"RedisLease({self.name[:16]!r}, fence={self.fence}, held={self.held})"
 
     @property
     def held(self) -> bool:
-        """False once it was given back, or a renewal found that somebody else has it."""
-        return not self.over
+        """False once it was given back, and while somebody else may have it, as it was not renewed in time."""
+        return not self.over and _now() < self.good_until
 
 
 class RedisStore:
@@ -323,8 +335,10 @@ class RedisStore:
         milliseconds = int(self._lease_time * 1000)
         while True:
             keys = [self._key("l", lease.name), self._key("f", lease.name)]
+            asked = _now()
             lease.fence = await self._script(_TAKE, keys, lease.token, milliseconds, FENCE_LIFE)
             if lease.fence:
+                lease.good_until = asked + self._lease_time
                 return
             now = loop.time()
             if now >= until:
@@ -336,8 +350,11 @@ class RedisStore:
         keys = [self._key("l", lease.name), self._key("f", lease.name)]
         while not lease.over:
             await asyncio.sleep(self._lease_time / 3)
+            asked = _now()
             try:
-                if not await self._script(_RENEW, keys, lease.token, int(self._lease_time * 1000)):
+                if await self._script(_RENEW, keys, lease.token, int(self._lease_time * 1000)):
+                    lease.good_until = asked + self._lease_time
+                else:
                     lease.over = True
                     _log.warning(
                         "%s: the lock %.16s was held for too long and went to another", self._name, lease.name
