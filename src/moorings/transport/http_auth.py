@@ -7,6 +7,7 @@ for: that work is the broker's (``auth/broker.py``), and whoever waits here may 
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -93,7 +94,7 @@ class Withheld(Exception):
 class Pass:
     """See the module."""
 
-    __slots__ = ("_bearer", "_gate", "_nonces", "_operation", "_own", "_refusals")
+    __slots__ = ("_bearer", "_gate", "_nonces", "_operation", "_own", "_refusals", "_since")
 
     def __init__(self, gate: Gate | None, operation: str) -> None:
         """``operation`` is the method and what it names: scopes are raised for it, and tries are counted for it."""
@@ -103,6 +104,8 @@ class Pass:
         """True if the user's headers hold a login of their own: then it is none of ours."""
         self._bearer: Bearer | None = None
         self._refusals = 0
+        self._since = 0.0
+        """By the wall clock: when it was refused first."""
         self._nonces = 0
 
     async def headers(self, method: str, url: str, given: Mapping[str, str]) -> Mapping[str, str]:
@@ -179,7 +182,8 @@ class Pass:
             challenges,
             bearer,
             operation=self._operation,
-            anew=self._refusals > 0,
+            # Else it is one that was there already: it may be old, and is renewed first.
+            anew=self._refusals > 0 and bearer is not None and bearer.credential.obtained_at >= self._since,
             able=access.able and not given,
         )
 
@@ -192,6 +196,7 @@ class Pass:
         access = self._gate.open()
         if ask.nonce:
             return None
+        self._since = self._since or time.time()
         self._refusals += 1
         from ..auth.faults import AuthFault
 
