@@ -16,8 +16,12 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec
 
 import moorings
+from moorings.config import parse
+from tests.faults.auth_server import in_thread
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [
@@ -27,8 +31,26 @@ PAGES = [
 RUN = [ROOT / "README.md", ROOT / "docs" / "topics" / "getting-started.md"]
 """Pages whose code is run as it stands; that of others is an excerpt, which must compile and name what is there."""
 
+OAUTH = ROOT / "docs" / "topics" / "oauth.md"
+"""The page whose code is run against an authorization server of the tests, in the place of its addresses."""
+BROWSER = """
+import builtins, urllib.error, urllib.request, webbrowser
+ended = []
+class Stay(urllib.request.HTTPRedirectHandler):
+    def redirect_request(self, *_): return None
+def follow(url):
+    try:
+        urllib.request.build_opener(urllib.request.ProxyHandler({}), Stay).open(url, timeout=30)
+    except urllib.error.HTTPError as answer:
+        ended.append(answer.headers["Location"])
+        answer.close()
+webbrowser.open, builtins.input = follow, lambda prompt: ended.pop()
+"""
+"""A person who says yes, and pastes where that leads."""
+
 LINK = re.compile(r"\]\(([^)#\s]+)[^)]*\)")
 CODE = re.compile(r"^```python\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+TOML = re.compile(r"^```toml\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 
 
 def title(page: Path) -> str:
@@ -126,3 +148,47 @@ def test_code_runs_as_it_stands(code: str, real_server: Callable[..., list[str]]
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
     assert done.stdout.strip()
+
+
+@pytest.mark.parametrize("number", range(len(CODE.findall(OAUTH.read_text()))))
+def test_code_about_logins_runs_against_a_protected_server(number: int, tmp_path: Path) -> None:
+    code = CODE.findall(OAUTH.read_text())[number]
+    key = ec.generate_private_key(ec.SECP256R1()).private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    (tmp_path / "key.pem").write_bytes(key)
+    for name in ("id-token", "service-account-token"):
+        (tmp_path / name).write_text("a.b.c")
+    clients = {
+        "my-agent": {
+            "client_secret": "of my agent",
+            "token_endpoint_auth_method": "client_secret_basic",
+        },
+        "my-signer": {"token_endpoint_auth_method": "private_key_jwt"},
+        **{name: {"token_endpoint_auth_method": "none"} for name in ("jobs", "desk", "moorings")},
+    }
+    with in_thread(clients=clients) as server:
+        code = code.replace("https://tickets.example.com/mcp", server.url)
+        for name in ("login", "idp"):
+            code = code.replace(f"https://{name}.example.com", server.issuer)
+        done = subprocess.run(
+            [sys.executable, "-W", "error", "-c", BROWSER + code],
+            cwd=tmp_path,
+            env={
+                **os.environ,
+                "HOME": str(tmp_path),
+                "XDG_STATE_HOME": str(tmp_path / "state"),
+                "TICKETS_SECRET": "of my agent",
+            },
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    assert done.stdout.strip() not in ("", "[]")
+
+
+@pytest.mark.parametrize("code", TOML.findall(OAUTH.read_text()))
+def test_settings_of_logins_are_read(code: str) -> None:
+    assert parse(code, file="moorings.toml", environ={"TICKETS_SECRET": "x"}).servers

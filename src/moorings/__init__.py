@@ -11,6 +11,8 @@ from ._version import __version__
 
 if TYPE_CHECKING:
     from ._secret import Secret
+    from .auth.document import client_document
+    from .auth.report import Login, Logins, ServerLogin, read_logins
     from .config import AuthSettings, Bounds, CredentialSettings, HttpServer, StdioServer
     from .config.files import load as load_config
     from .errors import (
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
         SkillMismatch,
         StartError,
         StartTimeout,
+        StoreFailed,
         UnknownResource,
         UnknownServer,
         UnknownTool,
@@ -63,6 +66,8 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "_secret": ("Secret",),
+    "auth.document": ("client_document",),
+    "auth.report": ("Login", "Logins", "ServerLogin", "read_logins"),
     "config": ("AuthSettings", "Bounds", "CredentialSettings", "HttpServer", "StdioServer"),
     "errors": (
         "AmbiguousDelivery",
@@ -84,6 +89,7 @@ _HOMES = {
         "SkillMismatch",
         "StartError",
         "StartTimeout",
+        "StoreFailed",
         "UnknownResource",
         "UnknownServer",
         "UnknownTool",
@@ -140,6 +146,8 @@ __all__ = [
     "HostClosedError",
     "HttpDetail",
     "HttpServer",
+    "Login",
+    "Logins",
     "MisuseError",
     "MooringsError",
     "NeedsLogin",
@@ -154,6 +162,7 @@ __all__ = [
     "RunTimeout",
     "Secret",
     "ServerDied",
+    "ServerLogin",
     "ServerStatus",
     "Skill",
     "SkillFile",
@@ -163,6 +172,7 @@ __all__ = [
     "State",
     "StateChanged",
     "StdioServer",
+    "StoreFailed",
     "TextContent",
     "Tool",
     "UnknownResource",
@@ -170,8 +180,10 @@ __all__ = [
     "UnknownTool",
     "WrongLoopError",
     "__version__",
+    "client_document",
     "exposed_name",
     "load_config",
+    "read_logins",
 ]
 
 

@@ -14,6 +14,7 @@
     ├── RequiredServerMissing          ``wait_ready`` or a run wanted it
     ├── UnknownServer, UnknownTool     no such name; also UnknownResource
     ├── RunTimeout                     an agent run passed its deadline (also a TimeoutError)
+    ├── StoreFailed                    the store of logins did not answer, or refused
     ├── SkillMismatch                  a file of a skill is not what its entry says
     └── CallError                      how a call ended, if not with a result (law 4)
         ├── Refused                    the server said no, or it was turned away before it ran
@@ -51,6 +52,7 @@ __all__ = [
     "SkillMismatch",
     "StartError",
     "StartTimeout",
+    "StoreFailed",
     "UnknownResource",
     "UnknownServer",
     "UnknownTool",
@@ -280,6 +282,12 @@ class RunTimeout(MooringsError, TimeoutError):
         super().__init__(message, fix="give the run more time (timeout=…), or do less in it")
         self.elapsed = elapsed
         self.allowed = allowed
+
+
+class StoreFailed(MooringsError):
+    """The store of logins did not answer, or refused; what it holds is not known, and another time may do better."""
+
+    code = "MOOR_STORE_FAILED"
 
 
 class SkillMismatch(MooringsError):

@@ -75,7 +75,7 @@ async def test_f10_1_a_restart_with_a_token_that_ran_out(era: str, tmp_path: Pat
 
 @pytest.mark.parametrize("era", ERAS)
 async def test_f10_1_a_401_although_the_token_looks_valid(era: str, tmp_path: Path) -> None:
-    """F10.1: one refresh, one repeat, one execution, no browser."""
+    """F10.1, F6.4: one refresh, one repeat, one execution, no browser."""
     async with AuthFaults(era=era) as server:
         await logged_in(server, tmp_path / "c")
         person = Person()
@@ -713,3 +713,34 @@ async def test_f10_a_dead_login_in_the_store_and_somebody_at_a_browser(tmp_path:
         assert len(person.urls) == 1
         (now,) = await stored(tmp_path / "c")
         assert now.state == "good"
+
+
+async def test_f10_a_login_and_its_end_by_others_before_the_first_401(tmp_path: Path) -> None:
+    """Class 10: a server that asked for nothing begins to; what others stored by then is old, and is renewed."""
+    async with AuthFaults(open=True) as server:
+        async with holding({"s": spec(server)}, files(tmp_path / "c")) as (host, events):
+            assert await outcome(host) == "x" and not brokers()
+            server.set(open=False)
+            await away(LOG_IN, server.url, tmp_path / "c")
+            server.expire()
+            assert await outcome(host) == "x"
+            assert len(server.grants("refresh_token")) == 1 and events.states("s") == ["connecting", "ready"]
+            assert bearers(server)[0] == "" and server.effects["tool:echo"] == 2
+
+
+async def test_f8_9_the_lists_of_another_account_are_not_shown(tmp_path: Path) -> None:
+    """F8.9: a list that is fresh for a minute is fetched anew for the account that has logged in meanwhile."""
+    async with AuthFaults(era="modern", ttl_ms=60_000) as server:
+        await logged_in(server, tmp_path / "c")
+        async with holding({"s": spec(server)}, files(tmp_path / "c")) as (host, events):
+            await host.tools()
+            before = server.count("tools/list")
+            server.end(server.families[0])
+            assert isinstance(await outcome(host), NeedsLogin)
+            await events.seen("s", "needs_auth")
+            server.set(tools=[{"name": "theirs", "inputSchema": {"type": "object"}}])
+            await away(LOG_IN, server.url, tmp_path / "c")
+            await events.seen("s", "ready", 2, timeout=30)
+            assert "s__theirs" in [each.name for each in await host.tools()]
+            # One by the other process, one by us.
+            assert server.count("tools/list") == before + 2

@@ -267,28 +267,7 @@ async def test_f17_9_a_holder_stopped_where_nothing_is_open_adopts_when_it_goes_
         assert (stage.server.requests(), stage.server.revoked()) == (1, 0)
 
 
-@pytest.mark.parametrize(
-    "step",
-    [
-        "locked",
-        pytest.param(
-            "before-intent",
-            marks=pytest.mark.xfail(
-                strict=True,
-                reason="auth/renewal.py, Renewal.run: a lease that is lost before anything was sent is Postponed, "
-                "though the successor's credential is there to be adopted",
-            ),
-        ),
-        pytest.param(
-            "after-intent",
-            marks=pytest.mark.xfail(
-                strict=True,
-                reason="auth/renewal.py, Renewal._locked: it sends without a look at Lease.held, and the second use "
-                "of the refresh token ends the login",
-            ),
-        ),
-    ],
-)
+@pytest.mark.parametrize("step", ["locked", "before-intent", "after-intent"])
 async def test_f17_9_a_holder_stopped_before_it_asked_adopts_what_its_successor_wrote(
     step: str, leased: Place, nursery: Nursery
 ) -> None:

@@ -2,17 +2,10 @@
 
 from __future__ import annotations
 
-import pytest
-
 from tests.auth.broker_kit import SUBJECT, Clock, Shared, TokenEndpoint, broken, broker, credential, used
 from tests.auth.grants_kit import soon
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="auth/renewal.py, Renewal._locked: after _unsaved the next renewal takes the stored credential, whose "
-    "refresh token is used up, in place of the newer one in memory, and the server ends the login",
-)
 async def test_f10_13_what_could_not_be_stored_is_stored_with_the_next_renewal_and_used_for_it() -> None:
     clock = Clock()
     shared, endpoint = Shared(), TokenEndpoint(clock)

@@ -128,7 +128,17 @@ def test_version(words: list[str], moor: Moor) -> None:
     assert done.stdout == ('{"version": "0.1.0"}\n' if "--json" in words else moor("--version").stdout)
 
 
-@pytest.mark.parametrize("words", [["--help"], ["test", "-h"], ["tools", "--help"], ["call", "-h"]])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--help"],
+        ["test", "-h"],
+        ["tools", "--help"],
+        ["call", "-h"],
+        ["auth", "-h"],
+        ["auth", "status", "-h"],
+    ],
+)
 def test_help_tells_the_exit_codes(words: list[str], moor: Moor) -> None:
     done = moor(*words)
     assert done.returncode == 0

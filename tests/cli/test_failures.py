@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import pytest
 
 import moorings
-from moorings import errors
+from moorings import CredentialSettings, errors
 from moorings.cli import main
 
 Run = Callable[..., tuple[int, str, str]]
@@ -152,7 +152,8 @@ def test_arguments_limit_and_the_one_server_reach_the_host(run: Run, tmp_path: P
     (host,) = StubHost.made
     assert list(host.servers) == ["git"]
     assert host.servers["git"].lazy
-    assert host.settings == {"max_starting": 3, "state_dir": str(tmp_path)}
+    usual = CredentialSettings()
+    assert host.settings == {"max_starting": 3, "state_dir": str(tmp_path), "credentials": usual}
 
 
 @pytest.mark.parametrize(

@@ -155,6 +155,8 @@ def every_error() -> list[type[errors.MooringsError]]:
 
 
 def made(kind: type[errors.MooringsError]) -> errors.MooringsError:
+    if issubclass(kind, errors.NeedsLogin):
+        return kind("it wants a login", server="s", reason="revoked", fix="log in")
     if issubclass(kind, errors.CallError):
         return kind(
             "it \x1b[31mended", server="s", tool="t", sent=True, elapsed=1.0, allowed=2.0, fix="mend it"
@@ -180,11 +182,13 @@ CODES = {
     "HostClosedError": 2,
     "StartError": 3,
     "StartTimeout": 3,
+    "StoreFailed": 3,
     "CommandNotFound": 3,
     "ServerDied": 3,
     "RequiredServerMissing": 3,
     "NotSent": 3,
     "Refused": 4,
+    "NeedsLogin": 4,
     "CallTimeout": 5,
     "RunTimeout": 5,
     "AmbiguousDelivery": 6,
@@ -205,6 +209,7 @@ def test_every_error_has_its_exit_code_and_is_json(kind: type[errors.MooringsErr
     assert document["message"] == error.message
     assert document["exit_code"] == code
     assert {"server", "fix"} <= set(document)
+    assert document.get("reason") == getattr(error, "reason", None)
 
 
 def test_the_table_of_exit_codes_is_complete() -> None:

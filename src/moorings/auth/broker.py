@@ -31,9 +31,9 @@ from ..errors import MisuseError
 from ..store.credentials import CredentialStore, StoreError, Watching
 from .faults import AuthFault, GrantError, Insufficient, NeedsPerson, StepUpRefused, passes
 from .model import Credential
-from .renewal import INTENT, ClientGone, Damaged, Dead, Gone, Postponed, Renewal, load
+from .renewal import INTENT, ClientGone, Damaged, Dead, Gone, Postponed, Renewal, Unsaved, load
 from .scopes import StepUps
-from .worker import Worker
+from .worker import Ending, Worker
 
 __all__ = ["Ask", "Bearer", "Broker", "Flow", "Subject", "due_at", "usable"]
 
@@ -194,11 +194,14 @@ class _Entry:
         "operation",
         "pause",
         "subject",
+        "unsaved",
     )
 
     def __init__(self, subject: Subject, draw: float) -> None:
         self.subject = subject
         self.flow: Flow | None = None
+        self.unsaved: Unsaved | None = None
+        """A renewal that lives in memory alone, as the store failed."""
         self.current: Credential | None = None
         self.clock = _Clock(0.0, 0.0)
         self.loaded = False
@@ -268,8 +271,8 @@ class Broker:
         """Use it until ``leave``."""
         self._worker.join()
 
-    def leave(self) -> Outcome[bool] | None:
-        """Use it no more. Returns what is there once nothing of it runs, for the last one to leave."""
+    def leave(self) -> Ending | None:
+        """Use it no more. Returns what tells when nothing of it runs, for the last one to leave."""
         return self._worker.leave()
 
     def finish(self, within: float) -> None:
@@ -486,6 +489,7 @@ class Broker:
             renewable=flow.renewable if flow is not None else lambda each: False,
             usable=lambda each: usable(each, self._wall(), 0.0),
             publish=lambda each: self._publish(entry, each),
+            unsaved=entry.unsaved,
         )
         until = asyncio.get_running_loop().time() + LOCK_WITHIN
         try:
@@ -512,6 +516,8 @@ class Broker:
         except Gone:
             self._publish(entry, None)
             raise
+        finally:
+            entry.unsaved = renewal.unsaved
         if _over(fresh):
             raise self._put_off(
                 entry, Postponed("the authorization server gives tokens that are over when they arrive")
@@ -633,6 +639,8 @@ class Broker:
                 try:
                     credential = await load(store, each.key)
                 except Damaged as error:
+                    # It is there, and nobody can use it: a login takes its place, and it is kept aside then.
+                    _log.error("a stored credential is damaged: %s", error)
                     damaged.append(error.reason)
                     continue
                 if credential is not None:
@@ -642,7 +650,15 @@ class Broker:
         found.sort(key=lambda each: (each.state == "good", each.obtained_at))
         entry.loaded = True
         entry.damaged = "; ".join(damaged[:3])
-        self._publish(entry, found[-1] if found else None)
+        newest, current = (found[-1] if found else None), entry.current
+        if (
+            newest is None
+            or current is None
+            or newest.key != current.key
+            or newest.version >= current.version
+        ):
+            # An older one was read before a renewal of ours wrote, or that could not write.
+            self._publish(entry, newest)
 
     def _on_stored(self, key: str) -> None:
         """Somebody else wrote or removed an entry: a login or a logout of another process counts at once."""

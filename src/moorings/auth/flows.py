@@ -141,8 +141,9 @@ class AccountFlow:
         return self.alone or self._account.browser is not None
 
     def renewable(self, credential: Credential) -> bool:
+        # The others ask the user's code for a proof, which no lock may wait for: they are got anew.
         return credential.refresh_token is not None or (
-            self.alone and credential.grant == self._account.kind and self._account.kind != "enterprise"
+            credential.grant == self._account.kind == "client_credentials"
         )
 
     def scopes_for(self, credential: Credential, challenged: tuple[str, ...]) -> tuple[str, ...]:
@@ -169,10 +170,16 @@ class AccountFlow:
                 prover=prover,
             )
         else:
-            tokens = await self._without_person(
-                credential.metadata, registration, credential.requested_scopes, resource, deadline, prover
+            tokens = await grants.client_credentials(
+                self._http,
+                credential.metadata,
+                registration,
+                scopes=credential.requested_scopes,
+                resource=resource,
+                deadline=deadline,
+                prover=prover,
             )
-        return merged_for_store(grants.merged(credential, tokens, now=now))
+        return kept(grants.merged(credential, tokens, now=now))
 
     def _resource(self, credential: Credential) -> str | None:
         said = self._settings.resource
@@ -184,12 +191,17 @@ class AccountFlow:
         """The client of a credential, with what the settings say of it now: their secrets are not stored."""
         registration = credential.registration
         if registration.source != "configured":
-            return registration
+            return await self._with_key(registration)
         if self._settings.client_id != registration.client_id:
             raise NeedsClient(
                 f"the client {registration.client_id!r} is configured no more", fix="log in with the new one"
             )
         return await self._configured(credential.metadata, next(iter(registration.redirect_uris), ""))
+
+    async def _with_key(self, registration: Registration) -> Registration:
+        if registration.auth_method != "private_key_jwt":
+            return registration
+        return msgspec.structs.replace(registration, signing_key=await self._signing_key())
 
     async def _configured(self, metadata: ServerMetadata, redirect_uri: str) -> Registration:
         return preregistered(
@@ -221,6 +233,8 @@ class AccountFlow:
         if self.alone:
             # One among all processes, and whoever comes second takes what the first one got.
             key = self._credential_key(found, registration)
+            # Before the lock, as it is the user's code that gives it.
+            proof = await self._proof()
             until = asyncio.get_running_loop().time() + LOCK_WITHIN
             async with store.lock(key.digest(), until) as lease:
                 stored = await load(store, key.digest())
@@ -228,7 +242,13 @@ class AccountFlow:
                     return stored
                 now = self._wall()
                 tokens = await self._without_person(
-                    found.metadata, registration, scopes, found.resource_param, self._deadline(), prover
+                    found.metadata,
+                    registration,
+                    scopes,
+                    found.resource_param,
+                    self._deadline(),
+                    prover,
+                    proof,
                 )
                 fresh = self._credential(found, registration, tokens, now, scopes, jwk, known, stored)
                 return await self._save(store, fresh, lease)
@@ -277,7 +297,7 @@ class AccountFlow:
         *before: Credential | None,
     ) -> Credential:
         """``before``: what there was; the new one counts as newer than all of it."""
-        return merged_for_store(
+        return kept(
             grants.granted(
                 self._credential_key(found, registration),
                 registration,
@@ -379,6 +399,8 @@ class AccountFlow:
         # One registration for all processes.
         async with store.lock(key, asyncio.get_running_loop().time() + LOCK_WITHIN) as lease:
             stored = await _stored_registration(store, key)
+            if stored is not None and signing_key is not None and stored.auth_method == "private_key_jwt":
+                stored = msgspec.structs.replace(stored, signing_key=signing_key)
             made = await register(
                 self._http,
                 found.metadata,
@@ -394,7 +416,8 @@ class AccountFlow:
             if made != stored:
                 try:
                     said = {"issuer": found.issuer, "client_id": made.client_id, "kind": "registration"}
-                    await store.save(key, encode_registration(made), lease, about=said)
+                    bare = msgspec.structs.replace(made, signing_key=None)
+                    await store.save(key, encode_registration(bare), lease, about=said)
                 except StoreError as error:
                     _log.warning("the registration at %s could not be stored: %s", found.issuer, error)
         return made
@@ -446,9 +469,10 @@ class AccountFlow:
         resource: str | None,
         deadline: float,
         prover: Prover | None,
+        proof: Secret | None,
     ) -> TokenSet:
-        settings, http = self._settings, self._http
-        if self._account.kind == "client_credentials":
+        http = self._http
+        if proof is None:
             return await grants.client_credentials(
                 http,
                 metadata,
@@ -459,11 +483,9 @@ class AccountFlow:
                 prover=prover,
             )
         if self._account.kind == "workload":
-            assertion = await self._text(
-                "assertion", settings.assertion, settings.assertion_file, settings.assertion_command
-            )
+            assertion = proof
         else:
-            assertion = await self._vouched(metadata, scopes, resource, deadline)
+            assertion = await self._vouched(metadata, scopes, resource, deadline, proof)
         return await grants.jwt_bearer(
             http,
             metadata,
@@ -475,8 +497,26 @@ class AccountFlow:
             prover=prover,
         )
 
+    async def _proof(self) -> Secret | None:
+        """What somebody else says of who we are: the platform, or the company."""
+        settings = self._settings
+        if self._account.kind == "workload":
+            return await self._text(
+                "assertion", settings.assertion, settings.assertion_file, settings.assertion_command
+            )
+        if self._account.kind == "enterprise":
+            return await self._text(
+                "idp_token", settings.idp_token, settings.idp_token_file, settings.idp_token_command
+            )
+        return None
+
     async def _vouched(
-        self, metadata: ServerMetadata, scopes: tuple[str, ...], resource: str | None, deadline: float
+        self,
+        metadata: ServerMetadata,
+        scopes: tuple[str, ...],
+        resource: str | None,
+        deadline: float,
+        id_token: Secret,
     ) -> Secret:
         """An ID-JAG of the company's identity provider."""
         settings = self._settings
@@ -491,9 +531,6 @@ class AccountFlow:
             client_id=settings.idp_client_id,
             client_secret=settings.idp_client_secret,
             source="configured",
-        )
-        id_token = await self._text(
-            "idp_token", settings.idp_token, settings.idp_token_file, settings.idp_token_command
         )
         return await grants.id_jag(
             self._http,
@@ -635,12 +672,11 @@ class AccountFlow:
         return asyncio.get_running_loop().time() + self._account.within
 
 
-def merged_for_store(credential: Credential) -> Credential:
-    """As it is kept: the secrets of a configured client stay with the configuration."""
+def kept(credential: Credential) -> Credential:
+    """As it is stored: what the configuration says (the secret of a configured client, the key of any) stays there."""
     registration = credential.registration
-    if registration.source != "configured" or not (registration.client_secret or registration.signing_key):
-        return credential
-    bare = msgspec.structs.replace(registration, client_secret=None, signing_key=None)
+    secret = None if registration.source == "configured" else registration.client_secret
+    bare = msgspec.structs.replace(registration, client_secret=secret, signing_key=None)
     return msgspec.structs.replace(credential, registration=bare)
 
 

@@ -16,6 +16,7 @@ Run by the broker in a task of its own; no caller's code runs while the lock is 
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Awaitable, Callable
 
@@ -32,6 +33,10 @@ _log = logging.getLogger("moorings")
 
 INTENT = "-intent"
 """Ending of the key under which it is written that a refresh is about to be sent."""
+
+
+TURNS = 3
+"""Times that the lock is taken, if it is lost before anything was sent."""
 
 
 class Gone(AuthFault):
@@ -76,6 +81,14 @@ def about(credential: Credential) -> dict[str, str]:
     }
 
 
+class Unsaved(msgspec.Struct, frozen=True):
+    """A renewal that could not be stored."""
+
+    before: Credential
+    """What is stored, if nobody else wrote meanwhile."""
+    fresh: Credential
+
+
 async def load(store: CredentialStore, digest: str) -> Credential | None:
     """The stored credential; None if there is none. Raises Postponed where that is not known, Damaged for itself."""
     try:
@@ -101,6 +114,7 @@ class Renewal:
         renewable: Callable[[Credential], bool],
         usable: Callable[[Credential], bool],
         publish: Callable[[Credential], None],
+        unsaved: Unsaved | None = None,
     ) -> None:
         """
         Args:
@@ -109,6 +123,7 @@ class Renewal:
             renewable: whether ``refresh`` can do anything for a credential.
             usable: whether an access token is good for a request that is sent now.
             publish: told of what is current, as soon as it is; returns at once.
+            unsaved: what an earlier renewal here could not store.
         """
         self._store = store
         self._digest = digest
@@ -116,6 +131,8 @@ class Renewal:
         self._renewable = renewable
         self._usable = usable
         self._publish = publish
+        self.unsaved = unsaved
+        """What could not be stored, to be given to the next renewal; None if there is no such thing."""
 
     async def run(self, known: int | None, until: float) -> Credential:
         """Get a credential that is newer than version ``known``, by the loop's time ``until`` at the lock.
@@ -124,8 +141,12 @@ class Renewal:
             Gone, Dead, ClientGone, Postponed: there is none.
         """
         try:
-            async with self._store.lock(self._digest, until) as lease:
-                return await self._locked(known, lease)
+            for _ in range(TURNS):
+                with contextlib.suppress(LeaseLost):
+                    async with self._store.lock(self._digest, until) as lease:
+                        return await self._locked(known, lease)
+                # Somebody else took over while we were away: what they wrote counts.
+            raise Postponed("the lock was lost again and again, as this process is kept from its work")
         except LockTimeout as error:
             raise Postponed(f"somebody else has been refreshing it for {error.waited:.1f} s") from error
         except StoreError as error:
@@ -135,6 +156,12 @@ class Renewal:
         stored = await load(self._store, self._digest)
         if stored is None:
             raise Gone("nothing is stored any more")
+        if self.unsaved is not None:
+            if stored == self.unsaved.before:
+                # Its refresh token is used up, and its successor lives here alone.
+                stored = self.unsaved.fresh
+                await self._store.save(self._digest, encode_credential(stored), lease, about=about(stored))
+            self.unsaved = None
         if stored.state != "good":
             raise Dead(stored.reason or f"it is {stored.state}", stored)
         if (known is None or stored.version > known) and self._usable(stored):
@@ -145,17 +172,25 @@ class Renewal:
         intent = self._digest + INTENT
         interrupted = await self._store.load(intent) == _mark(stored)
         await self._store.save(intent, _mark(stored), lease)
+        if not lease.held:
+            # What is sent now may be used up by a successor, and its second use would end the login.
+            raise LeaseLost(lease.name, store=self._store.name, why="its time was over")
         try:
             fresh = await self._refresh(stored)
         except GrantError as error:
             return await self._failed(stored, error, interrupted, lease)
         except NeedsClient as error:
+            await self._drop(intent, lease)
             raise ClientGone(error.reason) from error
         except AuthNetError as error:
             # Whether it was rotated is not known where it was sent: the intent stays and says so.
             if not error.sent:
                 await self._drop(intent, lease)
             raise Postponed(error.reason, retry_after=error.retry_after) from error
+        except AuthFault:
+            # Of ours, such as a package that is missing: nothing was sent.
+            await self._drop(intent, lease)
+            raise
         return await self._keep(stored, fresh, intent, lease)
 
     async def _failed(
@@ -203,16 +238,17 @@ class Renewal:
                 )
                 self._publish(theirs)
                 return theirs
-            self._unsaved(fresh, error)
+            self._unsaved(stored, fresh, error)
             return fresh
         except StoreError as error:
-            self._unsaved(fresh, error)
+            self._unsaved(stored, fresh, error)
             return fresh
         await self._drop(intent, lease)
         self._publish(fresh)
         return fresh
 
-    def _unsaved(self, fresh: Credential, error: StoreError) -> None:
+    def _unsaved(self, stored: Credential, fresh: Credential, error: StoreError) -> None:
+        self.unsaved = Unsaved(stored, fresh)
         _log.error(
             "the new tokens of %s at %s could not be stored and live in this process alone, "
             "the stored ones may be void: %s",

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from .._outcome import Outcome
 from .._secret import Secret
 from ..store.credentials import CredentialStore
 from .broker import Ask, Bearer, Broker, Subject
@@ -27,6 +26,7 @@ from .flows import ALONE, Account, AccountFlow
 from .http import AuthHttp, on_this_machine
 from .renewal import Postponed
 from .scopes import parse_scope
+from .worker import Ending
 
 if TYPE_CHECKING:
     from ..net.client import Net
@@ -138,7 +138,7 @@ class Access:
         self._sent: deque[Secret] = deque(maxlen=SENT)
         self._joined = False
         self._ended = False
-        self._over: Outcome[bool] | None = None
+        self._over: Ending | None = None
         if service.may_hold():
             self.wake()
 
@@ -268,8 +268,8 @@ class Access:
 
     # The end
 
-    def leave(self) -> Outcome[bool] | None:
-        """It is used no more. Returns what is there once nothing of the broker runs, for the last one to leave."""
+    def leave(self) -> Ending | None:
+        """It is used no more. Returns what tells when nothing of the broker runs, for the last one to leave."""
         if not self._ended:
             self._ended = True
             self._service.forget(self.subject, self.account)

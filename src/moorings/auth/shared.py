@@ -23,7 +23,7 @@ from .service import AuthService
 if TYPE_CHECKING:
     from ..config.credential_spec import CredentialSettings
 
-__all__ = ["service_for"]
+__all__ = ["service_for", "store_of"]
 
 FINISH_WITHIN = 10.0
 """Seconds for which the end of the interpreter waits for work of brokers."""
@@ -47,7 +47,7 @@ def service_for(settings: CredentialSettings, state_dir: Path | None) -> AuthSer
             return MemoryStore(memory)
 
         return AuthService(forgetful, may_hold=lambda: bool(memory.entries), environ=_environ)
-    folder = folder_of(settings, state_dir) or (state_dir or Path()) / "keyring"
+    folder = _folder(settings, state_dir)
     key = (
         kind,
         settings.store if kind in ("redis", "postgresql") else str(folder.absolute()),
@@ -63,6 +63,19 @@ def service_for(settings: CredentialSettings, state_dir: Path | None) -> AuthSer
             )
             _services[key] = service
         return service
+
+
+def store_of(
+    settings: CredentialSettings, state_dir: Path | None
+) -> Callable[[], Awaitable[CredentialStore]] | None:
+    """What opens the store of these settings, for one who only looks; None where it is the memory of a process."""
+    if in_memory(settings, state_dir):
+        return None
+    return _opener(settings, _folder(settings, state_dir), state_dir)
+
+
+def _folder(settings: CredentialSettings, state_dir: Path | None) -> Path:
+    return folder_of(settings, state_dir) or (state_dir or Path()) / "keyring"
 
 
 def _environ() -> Mapping[str, str]:

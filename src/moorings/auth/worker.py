@@ -17,10 +17,12 @@ from .._outcome import Outcome
 from .._tasks import TaskOwner
 from ..errors import MisuseError
 
-__all__ = ["Worker"]
+__all__ = ["Ending", "Worker"]
 
 T = TypeVar("T")
 
+LAST_STEP = 2.0
+"""Seconds for the interpreter to put a thread away that has done all of its work."""
 END_WITHIN = 10.0
 """Seconds that work which is under way has when the last user leaves; a transaction that holds a lock ends whole."""
 
@@ -88,15 +90,15 @@ class Worker:
         now.put(make, outcome, name)
         return outcome
 
-    def leave(self) -> Outcome[bool] | None:
-        """Use it no more. The last one to leave ends it; returns what is there when that is done, else None."""
+    def leave(self) -> Ending | None:
+        """Use it no more. The last one to leave ends it; returns what tells when that is done, else None."""
         with self._gate:
             self._users -= 1
             if self._users or self._now is None:
                 return None
             now, self._now = self._now, None
         now.end()
-        return now.over
+        return Ending(now)
 
     def forget_after_fork(self) -> None:
         """In a forked child: the thread is the parent's. Those who use it get one of their own."""
@@ -104,6 +106,28 @@ class Worker:
         self._last = None
         if self._now is not None:
             self._now.gone = True
+
+
+class Ending:
+    """The end of a thread that nobody uses any more."""
+
+    def __init__(self, thread: _Thread) -> None:
+        self._thread = thread
+
+    def wait(self, timeout: float) -> bool:
+        """Block until it is gone. Raises TimeoutError: it is not yet, after so many seconds."""
+        self._thread.over.wait(timeout)
+        return self._joined()
+
+    async def outcome(self, until: float) -> bool:
+        """Wait until it is gone, until the loop's time ``until``. Raises TimeoutError: it is not yet."""
+        await self._thread.over.outcome(until)
+        return self._joined()
+
+    def _joined(self) -> bool:
+        # It is at its last step.
+        self._thread.thread.join(LAST_STEP)
+        return True
 
 
 class _Thread:

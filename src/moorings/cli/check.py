@@ -82,9 +82,13 @@ def server_document(name: str, status: ServerStatus, readiness: Readiness, tools
 
 def _settled(status: ServerStatus) -> str:
     """Its state; of one that failed and is just being taken down, the one it comes to next."""
-    from moorings import State
+    from moorings import StartError, State
 
-    if status.state is State.STOPPING and status.last_error is not None:
+    error = status.last_error
+    if status.state is State.STOPPING and error is not None:
+        needs = error.needs if isinstance(error, StartError) else ""
+        if needs:
+            return (State.NEEDS_CLIENT if needs == "client" else State.NEEDS_AUTH).value
         return State.PARKED.value
     return status.state.value
 

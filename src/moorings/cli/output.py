@@ -101,6 +101,7 @@ def error_document(error: BaseException, code: ExitCode) -> dict[str, Any]:
         "line",
         "problems",
         "missing",
+        "reason",
         "elapsed",
         "allowed",
         "stderr_tail",

@@ -307,8 +307,8 @@ class Life:
             failed = StartError(what, server=self.name, stderr_tail=self._tail())
             failed.http = error.http
             failed.needs = error.reason if isinstance(error, NeedsLogin) else ""
-            failed.fix = error.fix if failed.needs or isinstance(error, NotSent) else None
-            failed.fix = failed.fix or connect.next_step(self.spec, error)
+            said = error.fix if isinstance(error, Refused | NotSent) else None
+            failed.fix = said or connect.next_step(self.spec, error)
             raise failed from None
         except StartError as error:
             error.stderr_tail = error.stderr_tail or self._tail()

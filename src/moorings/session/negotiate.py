@@ -335,8 +335,10 @@ class _Talk:
         )
         refused.http = error.http
         refused.rpc_code = _rpc_code(error)
+        if isinstance(error, Refused):
+            refused.fix = error.fix
         if isinstance(error, NeedsLogin):
-            refused.needs, refused.fix = error.reason, error.fix
+            refused.needs = error.reason
         return refused
 
     def _nothing_in_common(self, theirs: tuple[str, ...]) -> StartError:
