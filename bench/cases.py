@@ -22,6 +22,7 @@ CLIENTS = {
     "moorings-blocking": "Moorings, Host",
     "moorings-rcts": "Moorings, run_coroutine_threadsafe",
     "sdk": "official SDK",
+    "sdk-moorings": "official SDK, MooringsAuth",
     "fastmcp": "FastMCP",
     "typescript": "TypeScript SDK",
 }
@@ -67,6 +68,8 @@ class Case(NamedTuple):
     """Other parameters for the peers."""
     http: tuple[str, ...] | None = None
     """Over HTTP: what the server is told besides. None: over stdio."""
+    server: str = ""
+    """Over HTTP: another server than the usual one, a file of ``bench/server``, which is told this alone."""
 
     @property
     def floor(self) -> str:
@@ -362,6 +365,19 @@ CASES = (
     _http_large(10, "SSE", "--sse", peers=HEAVY),
     _http_large(15, "SSE", "--sse"),
     _http_many(100),
+    Case(
+        "protected-16",
+        "16 protected calls at once, of 0.2 s each",
+        "protected",
+        {"calls": 16, "repeats": 3},
+        {"calls": 16, "repeats": 9},
+        (Figure("ms", "all answered", "ms"),),
+        clients=("moorings", "sdk", "sdk-moorings"),
+        heavy=True,
+        slow={"repeats": 1},
+        http=("0.2",),
+        server="protected.py",
+    ),
 )
 
 
@@ -439,6 +455,13 @@ MARKS = (
         at_most=0.1,
     ),
     Mark("memory of 100 HTTP servers on top of one, MB", _own("http-many-100", "more_mb"), at_most=15),
+    Mark("16 protected calls of 0.2 s at once, ms", _own("protected-16", "ms"), at_most=300),
+    Mark(
+        "the same in the official SDK with MooringsAuth, ms",
+        _own("protected-16", "ms", "sdk-moorings"),
+        at_most=300,
+    ),
+    Mark("the same, against the SDK's own OAuth", *_http("protected-16", "ms", "sdk"), at_most=0.1),
 )
 
 MARKED = {

@@ -48,6 +48,7 @@ PROGRAMS: dict[str, tuple[str, str]] = {
     "moorings-blocking": (_python("bench"), "moorings_blocking.py"),
     "moorings-rcts": (_python("bench"), "moorings_blocking.py"),
     "sdk": (_python("compare-sdk"), "sdk.py"),
+    "sdk-moorings": (_python("bench"), "sdk_moorings.py"),
     "fastmcp": (_python("compare-fastmcp"), "fastmcp_client.py"),
     "typescript": (str(NODE), "typescript.mjs"),
 }
@@ -166,9 +167,13 @@ def _listening(case: Case, params: dict[str, Any], server: Path) -> Iterator[str
     if case.http is None:
         yield ""
         return
-    counts = ["--ports", str(params.get("servers", 1)), "--tools", str(params.get("tools", 0))]
+    if case.server:
+        argv = [sys.executable, str(BENCH / "server" / case.server), *case.http]
+    else:
+        counts = ["--ports", str(params.get("servers", 1)), "--tools", str(params.get("tools", 0))]
+        argv = [str(server), "--http", *case.http, *counts]
     process = subprocess.Popen(
-        [str(server), "--http", *case.http, *counts],
+        argv,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,

@@ -26,6 +26,7 @@ __all__ = [
     "CASES",
     "Client",
     "Figures",
+    "MACHINE",
     "Listed",
     "Place",
     "Unsupported",
@@ -36,6 +37,7 @@ __all__ = [
     "microseconds",
     "percentile",
     "places",
+    "protected",
     "reset_peak_rss",
 ]
 
@@ -46,6 +48,8 @@ Place = list[str] | str
 
 BURST = 0.1
 """Seconds: a rate is the median over bursts, as other processes disturb some of them."""
+MACHINE = ("machine", "the secret of the machine")
+"""Client id and secret at the authorization servers of protected servers."""
 MB = 1_000_000
 """All sizes here are decimal; only the kernel counts in KiB."""
 clock = time.perf_counter
@@ -155,6 +159,11 @@ def places(servers: int = 1, tools: int = 0) -> Sequence[Place]:
     return urls[:servers] if urls else commands(servers, tools)
 
 
+def protected() -> bool:
+    """Whether the servers of this case want tokens, which ``MACHINE`` gets."""
+    return sys.argv[1] == "protected"
+
+
 def check(holds: bool, what: str) -> None:
     """A client that does less than it should is not measured."""
     if not holds:
@@ -262,6 +271,21 @@ async def rate(make: Make, params: Params, state: str) -> Figures:
     cpu = (cpu_clock() - began) / load.done
     await client.close()
     return {"per_s": percentile(rates, 0.5), "cpu_us": cpu * 1e6}
+
+
+async def side_by_side(make: Make, params: Params, state: str) -> Figures:
+    """Calls at once on a protected server that takes its time for each: the time until the last one is there."""
+    client = await opened(make, state)
+    took = []
+    for _ in range(params["repeats"]):
+        began = clock()
+        texts = await asyncio.gather(
+            *(client.call(0, "echo", {"text": str(number)}) for number in range(params["calls"]))
+        )
+        took.append((clock() - began) * 1e3)
+        check(texts == [str(number) for number in range(params["calls"])], f"answers: {texts}")
+    await client.close()
+    return {"ms": took}
 
 
 async def large(make: Make, params: Params, state: str) -> Figures:
@@ -414,6 +438,7 @@ CASES: dict[str, Case] = {
     "call": call,
     "rate": rate,
     "spread": rate,
+    "protected": side_by_side,
     "large": large,
     "list": listing,
     "many": many,

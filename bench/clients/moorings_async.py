@@ -7,13 +7,19 @@ from typing import Any
 
 import measure
 
-from moorings import AsyncHost, HttpServer, StdioServer
+from moorings import AsyncHost, AuthSettings, HttpServer, Secret, StdioServer
 
 
 def spec(place: measure.Place) -> StdioServer | HttpServer:
     """What a user would write for it."""
     if isinstance(place, str):
-        return HttpServer(url=place)
+        if not measure.protected():
+            return HttpServer(url=place)
+        name, secret = measure.MACHINE
+        return HttpServer(
+            url=place,
+            auth=AuthSettings(flow="client_credentials", client_id=name, client_secret=Secret(secret)),
+        )
     command, *args = place
     return StdioServer(command=command, args=tuple(args))
 

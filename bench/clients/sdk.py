@@ -12,19 +12,60 @@ giving one to all of them is possible, and left to the user who knows.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
 
+import httpx2
 import measure
 from mcp import ClientSession, StdioServerParameters
+from mcp.client.auth.extensions.client_credentials import ClientCredentialsOAuthProvider
 from mcp.client.stdio import stdio_client
 from mcp.client.streamable_http import streamable_http_client
 from mcp.types import TextContent, Tool
 
 
+class Storage:
+    """Tokens in memory."""
+
+    def __init__(self) -> None:
+        self.tokens: Any = None
+        self.client: Any = None
+
+    async def get_tokens(self) -> Any:
+        return self.tokens
+
+    async def set_tokens(self, tokens: Any) -> None:
+        self.tokens = tokens
+
+    async def get_client_info(self) -> Any:
+        return self.client
+
+    async def set_client_info(self, client: Any) -> None:
+        self.client = client
+
+
+def provider(url: str) -> Any:
+    """The SDK's own OAuth."""
+    name, secret = measure.MACHINE
+    issuer = url.removesuffix("/mcp")
+    return ClientCredentialsOAuthProvider(url, Storage(), client_id=name, client_secret=secret, issuer=issuer)
+
+
+@asynccontextmanager
+async def protected(url: str, auth: Any) -> AsyncIterator[Any]:
+    """The streams of a server that wants tokens."""
+    async with (
+        httpx2.AsyncClient(auth=auth, timeout=60) as client,
+        streamable_http_client(url, http_client=client) as streams,
+    ):
+        yield streams
+
+
 def streams_of(place: measure.Place) -> AbstractAsyncContextManager[Any]:
     """Its streams, in and out."""
+    if isinstance(place, str) and measure.protected():
+        return protected(place, provider(place))
     if isinstance(place, str):
         streams: AbstractAsyncContextManager[Any] = streamable_http_client(place, max_sse_event_size=None)
     else:
@@ -34,6 +75,8 @@ def streams_of(place: measure.Place) -> AbstractAsyncContextManager[Any]:
 
 
 class Client:
+    streams: Callable[[measure.Place], AbstractAsyncContextManager[Any]] = staticmethod(streams_of)
+
     def __init__(self, servers: Sequence[measure.Place], state: str) -> None:
         self.servers = servers
         self.sessions: dict[int, ClientSession] = {}
@@ -43,7 +86,7 @@ class Client:
     async def live(self, number: int, listed: asyncio.Future[list[Tool]]) -> None:
         """The whole life of one session."""
         try:
-            async with streams_of(self.servers[number]) as streams, ClientSession(*streams) as session:
+            async with self.streams(self.servers[number]) as streams, ClientSession(*streams) as session:
                 await session.initialize()
                 tools = (await session.list_tools()).tools
                 self.sessions[number] = session

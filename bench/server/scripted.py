@@ -209,13 +209,10 @@ def whole(status: str, *headers: str, body: bytes = b"") -> bytes:
     return "\r\n".join(lines).encode() + body
 
 
-async def over_http(server: Server, ports: int, sse: bool, sessions: Iterator[int] | None) -> None:
+async def over_http(make: Callable[[], asyncio.Protocol], ports: int) -> None:
     """Serve so many ports until the end of stdin."""
     loop = asyncio.get_running_loop()
-    listening = [
-        await loop.create_server(lambda: Connection(server, sse, sessions), "127.0.0.1", 0, backlog=1024)
-        for _ in range(ports)
-    ]
+    listening = [await loop.create_server(make, "127.0.0.1", 0, backlog=1024) for _ in range(ports)]
     print(*(each.sockets[0].getsockname()[1] for each in listening), flush=True)
     over = asyncio.Event()
 
@@ -257,7 +254,8 @@ def main(argv: list[str]) -> None:
     server = Server(tools, "--modern" in flags, "--http" in flags)
     if server.http:
         sessions = itertools.count(1) if "--session" in flags else None
-        asyncio.run(over_http(server, ports, "--sse" in flags, sessions))
+        sse = "--sse" in flags
+        asyncio.run(over_http(lambda: Connection(server, sse, sessions), ports))
     else:
         over_pipes(server)
 

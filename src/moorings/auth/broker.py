@@ -232,6 +232,7 @@ class Broker:
         *,
         flow: Callable[[Subject], Flow | None] = lambda subject: None,
         closing: Callable[[], Awaitable[None]] | None = None,
+        forked: Callable[[], None] | None = None,
         wall: Callable[[], float] = time.time,
         steady: Callable[[], float] = time.monotonic,
         draw: Callable[[], float] = random.random,
@@ -241,10 +242,12 @@ class Broker:
             open_store: makes the store, on the broker's own loop.
             flow: how credentials of a subject are got; asked on the broker's own loop before each use.
             closing: the last work on that loop, after the store is closed.
+            forked: called in a forked child, where nothing of that loop is.
         """
         self._open_store = open_store
         self._flow = flow
         self._closing = closing
+        self._forked = forked
         self._wall = wall
         self._steady = steady
         self._draw = draw
@@ -264,6 +267,8 @@ class Broker:
         self._store = self._watching = self._opening = None
         self._entries = {}
         self._worker.forget_after_fork()
+        if self._forked is not None:
+            self._forked()
 
     # Use
 

@@ -423,9 +423,13 @@ def granted(
 
 
 def merged(credential: Credential, tokens: TokenSet, *, now: float) -> Credential:
-    """The credential after a refresh: what the answer leaves out stays (F10.5), the version grows by one."""
+    """The credential after a refresh: what the answer leaves out stays (F10.5), the version grows by one.
+
+    Its client is written as it is understood here: what another program stored may say less.
+    """
     return msgspec.structs.replace(
         credential,
+        registration=clients.normalised(credential.registration, credential.metadata),
         access_token=tokens.access_token,
         token_type=tokens.token_type,
         expires_at=None if tokens.expires_in is None else now + tokens.expires_in,

@@ -23,6 +23,7 @@ from collections.abc import Awaitable, Callable
 import msgspec
 
 from ..store.credentials import CorruptEntry, CredentialStore, Lease, LeaseLost, LockTimeout, StoreError
+from . import clients
 from .faults import AuthFault, GrantError, NeedsClient
 from .http import AuthNetError
 from .model import BadRecord, Credential, decode_credential, encode_credential
@@ -93,7 +94,11 @@ async def load(store: CredentialStore, digest: str) -> Credential | None:
     """The stored credential; None if there is none. Raises Postponed where that is not known, Damaged for itself."""
     try:
         data = await store.load(digest)
-        return None if data is None else decode_credential(data)
+        if data is None:
+            return None
+        found = decode_credential(data)
+        client = clients.normalised(found.registration, found.metadata)
+        return msgspec.structs.replace(found, registration=client)
     except CorruptEntry as error:
         raise Damaged(error.reason) from error
     except StoreError as error:

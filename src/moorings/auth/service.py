@@ -9,6 +9,7 @@ costs nothing, while there is no sign that its server is protected.
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -40,6 +41,10 @@ END_WITHIN = 2.0
 """Seconds for which the last user waits for the end of the broker's thread; what it finishes goes on by itself."""
 
 
+_inherited: list[object] = []
+"""Connections of the parent, in a forked child."""
+
+
 class AuthService:
     """See the module."""
 
@@ -63,24 +68,34 @@ class AuthService:
         self._environ = environ
         self._wall = wall
         self._net: Net | None = None
+        self._gate = threading.Lock()  # held for bookkeeping alone
         self._accounts: dict[Subject, list[Account]] = {}
         """Those of the users there are, by subject."""
         self._flows: dict[Subject, tuple[Account, AccountFlow]] = {}
-        self.broker = Broker(open_store, flow=self._flow, closing=self._close_net, wall=wall, steady=steady)
+        self.broker = Broker(
+            open_store,
+            flow=self._flow,
+            closing=self._close_net,
+            forked=self._forget_net,
+            wall=wall,
+            steady=steady,
+        )
 
     def access(self, account: Account) -> Access:
         """For one user of one account. Raises ValueError: the URL is none of http or https."""
         subject = account.subject
-        self._accounts.setdefault(subject, []).append(account)
+        with self._gate:
+            self._accounts.setdefault(subject, []).append(account)
         return Access(self, account, subject)
 
     def forget(self, subject: Subject, account: Account) -> None:
         """One user less. A login that only its person would have used is given up."""
-        users = [each for each in self._accounts.get(subject, ()) if each is not account]
-        if users:
-            self._accounts[subject] = users
-        else:
-            self._accounts.pop(subject, None)
+        with self._gate:
+            users = [each for each in self._accounts.get(subject, ()) if each is not account]
+            if users:
+                self._accounts[subject] = users
+            else:
+                self._accounts.pop(subject, None)
         made = self._flows.get(subject)
         if made is not None and made[0] is account:
             self.broker.run(made[1].abandon)
@@ -115,6 +130,11 @@ class AuthService:
         )
         return AccountFlow(account, http, self.nonces, wall=self._wall)
 
+    def _forget_net(self) -> None:
+        _inherited.append(self._net)  # not to be finalized here
+        self._net = None
+        self._flows.clear()
+
     async def _close_net(self) -> None:
         net, self._net = self._net, None
         self._flows.clear()
@@ -136,6 +156,7 @@ class Access:
         self.carried = False
         """True once a request carried a token."""
         self._sent: deque[Secret] = deque(maxlen=SENT)
+        self._gate = threading.Lock()  # held for bookkeeping alone
         self._joined = False
         self._ended = False
         self._over: Ending | None = None
@@ -162,9 +183,11 @@ class Access:
 
     def wake(self) -> None:
         """Begin to use the broker."""
-        if not self._joined and not self._ended:
-            self._broker.join()
-            self._joined = True
+        with self._gate:
+            # Of threads that are refused at once, one joins: it will leave once.
+            if not self._joined and not self._ended:
+                self._broker.join()
+                self._joined = True
 
     @property
     def known(self) -> Credential | None:
@@ -270,11 +293,12 @@ class Access:
 
     def leave(self) -> Ending | None:
         """It is used no more. Returns what tells when nothing of the broker runs, for the last one to leave."""
-        if not self._ended:
-            self._ended = True
+        with self._gate:
+            ended, self._ended = self._ended, True
+            joined, self._joined = self._joined, False
+        if not ended:
             self._service.forget(self.subject, self.account)
-        if self._joined:
-            self._joined = False
+        if joined:
             self._over = self._broker.leave()
         return self._over
 
