@@ -7,13 +7,9 @@ for: that work is the broker's (``auth/broker.py``), and whoever waits here may 
 from __future__ import annotations
 
 import asyncio
-<<<<<<< HEAD
-import time
-from collections.abc import Callable, Mapping
-=======
 import contextlib
+import time
 from collections.abc import Callable, Iterator, Mapping
->>>>>>> main
 from typing import TYPE_CHECKING, Any
 
 from .._tasks import run_in_thread
