@@ -35,6 +35,8 @@ the JSON-RPC method. Words of its own:
     drip:<s>                       headers of a long JSON, then a byte each so many seconds
     hold                           as in ``HttpFaults``, released by the key of ``on``
     json_status:<code>:<text>      this status and this JSON
+    repeat:<status>[:<how>]        the whole request (path, headers, body) comes back: in an OAuth error, a "page" of
+                                   text, or the header of a "challenge"
 """
 
 from __future__ import annotations
@@ -111,7 +113,11 @@ class AuthFaults(HttpFaults):
     def __init__(self, *, trusts: AuthFaults | None = None, **script: Any) -> None:
         own = {key: script.pop(key) for key in SCRIPT if key in script}
         on = script.pop("on", {})
+        if script.get("era") == "sse":
+            script.setdefault("path", "/sse")
         super().__init__(**script)
+        self.protected = {self.path, "/messages"} if self.script["era"] == "sse" else {self.path}
+        """Paths of the MCP endpoint."""
         for behaviour in on.values():
             for turn in behaviour if isinstance(behaviour, list) else [behaviour]:
                 if turn.partition(":")[0] not in ALL_WORDS:
@@ -198,8 +204,13 @@ class AuthFaults(HttpFaults):
     def keys(self, seen: Seen) -> list[str]:
         """What of ``on`` holds for a request, the most exact first."""
         path = urlsplit(seen.path).path
-        if path == self.path:
-            return [path, *([seen.rpc] if seen.rpc else []), "mcp"]
+        if path in self.protected:
+            return [
+                path,
+                *([seen.rpc] if seen.rpc else []),
+                *([seen.http] if seen.http != "POST" else []),
+                "mcp",
+            ]
         if path.startswith(PRM):
             return [path, "prm"]
         if "/.well-known/" in path:
@@ -227,7 +238,7 @@ class AuthFaults(HttpFaults):
         path = urlsplit(seen.path).path
         keys = self.keys(seen)
         try:
-            if path == self.path:
+            if path in self.protected:
                 if self.admitted(exchange):
                     await super().route(exchange, form, orphan=orphan)
                 return
@@ -659,6 +670,31 @@ async def auth_json_status(server: AuthFaults, exchange: Exchange, argument: str
 
 async def auth_json_text(server: AuthFaults, exchange: Exchange, argument: str) -> None:
     exchange.body(200, server.filled(argument).encode())
+
+
+async def auth_repeat(server: AuthFaults, exchange: Exchange, argument: str) -> None:
+    status, _, how = argument.partition(":")
+    seen = exchange.seen
+    said = " ".join(
+        [
+            seen.http,
+            seen.path,
+            *(f"{name}: {value}" for name, value in seen.headers.items()),
+            seen.body.decode(),
+        ]
+    )
+    if how == "page":
+        exchange.body(int(status), f"<html><body>{said}</body></html>".encode(), "text/html")
+    elif how == "challenge":
+        value = said.replace('"', "'").replace("\n", " ")
+        exchange.body(
+            int(status),
+            b"",
+            None,
+            WWW_Authenticate=f'Bearer error="invalid_token", error_description="{value}"',
+        )
+    else:
+        exchange.json({"error": "invalid_request", "error_description": said}, int(status))
 
 
 async def auth_hold(server: AuthFaults, exchange: Exchange, argument: str) -> None:

@@ -28,10 +28,10 @@ import msgspec
 from .._outcome import Outcome
 from .._secret import Secret
 from ..errors import MisuseError
-from ..store.credentials import CorruptEntry, CredentialStore, StoreError, Watching
-from .faults import AuthFault, Insufficient, NeedsPerson, StepUpRefused, passes
-from .model import BadRecord, Credential
-from .renewal import INTENT, ClientGone, Dead, Gone, Postponed, Renewal, Unsaved, load
+from ..store.credentials import CredentialStore, StoreError, Watching
+from .faults import AuthFault, GrantError, Insufficient, NeedsPerson, StepUpRefused, passes
+from .model import Credential
+from .renewal import INTENT, ClientGone, Damaged, Dead, Gone, Postponed, Renewal, Unsaved, load
 from .scopes import StepUps
 from .worker import Ending, Worker
 
@@ -102,6 +102,10 @@ class Ask(msgspec.Struct, frozen=True):
     """It took the token, and wants more scopes (403 ``insufficient_scope``)."""
     nonce: bool = False
     """It wants a nonce that it has just given (RFC 9449 §9), and nothing from the broker."""
+
+    def __repr__(self) -> str:
+        # What a server says may be what it was sent.
+        return f"Ask({self.operation!r}, {len(self.challenges)} challenges, insufficient={self.insufficient})"
 
 
 class _Clock(msgspec.Struct, frozen=True):
@@ -181,6 +185,7 @@ class _Entry:
         "client_failures",
         "clock",
         "current",
+        "damaged",
         "draw",
         "failure",
         "flow",
@@ -201,6 +206,8 @@ class _Entry:
         self.clock = _Clock(0.0, 0.0)
         self.loaded = False
         """True once the store was looked at."""
+        self.damaged = ""
+        """What of the store cannot be read, where nothing else was found."""
         self.draw = draw
         self.operation: Outcome[Credential | None] | None = None
         """What is being done for it, once for all who wait."""
@@ -214,6 +221,18 @@ class _Entry:
         """How often in a row the server did not know the client."""
         self.changed: set[Callable[[], None]] = set()
         """Told, on the broker's loop, when another credential is there."""
+
+
+class _Trouble(msgspec.Struct, frozen=True):
+    """What went wrong with a credential, for whoever uses it next: a pause that a server asked for outlasts its users,
+    and a failure counts though each attempt has a user of its own, as each start of a server has."""
+
+    digest: str
+    version: int
+    failure: Postponed
+    not_before: float
+    pause: float
+    client_failures: int
 
 
 class Broker:
@@ -246,6 +265,8 @@ class Broker:
         self._draw = draw
         self._gate = threading.Lock()  # held for bookkeeping alone
         self._entries: dict[Subject, _Entry] = {}
+        self._troubles: dict[Subject, _Trouble] = {}
+        """Of times of use that are over."""
         self._store: CredentialStore | None = None
         self._opening: asyncio.Lock | None = None
         self._watching: Watching | None = None
@@ -258,7 +279,7 @@ class Broker:
         self._gate = threading.Lock()
         _inherited.append((self._store, self._watching))  # not to be finalized here
         self._store = self._watching = self._opening = None
-        self._entries = {}
+        self._entries, self._troubles = {}, {}
         self._worker.forget_after_fork()
         if self._forked is not None:
             self._forked()
@@ -297,6 +318,8 @@ class Broker:
         store, self._store, self._opening = self._store, None, None
         with self._gate:
             # What is stored may be another the next time.
+            for entry in self._entries.values():
+                self._keep_trouble(entry)
             self._entries.clear()
         try:
             if watching is not None:
@@ -309,18 +332,21 @@ class Broker:
 
     # Bearers
 
-    def at_hand(self, subject: Subject) -> Bearer | None:
-        """A token that can be sent now, without any I/O; None where the store or a server must be asked."""
-        entry = self._entries.get(subject)
-        return None if entry is None else self._ready(entry, entry.current)
+    def at_hand(self, subject: Subject, *, ahead: bool = True) -> Bearer | None:
+        """A token that can be sent now, without any I/O; None where the store or a server must be asked.
 
-    def _ready(self, entry: _Entry, current: Credential | None) -> Bearer | None:
+        ``ahead``: one that is near its end is renewed meanwhile.
+        """
+        entry = self._entries.get(subject)
+        return None if entry is None else self._ready(entry, entry.current, ahead=ahead)
+
+    def _ready(self, entry: _Entry, current: Credential | None, *, ahead: bool = True) -> Bearer | None:
         if current is None:
             return None
         wall = self._wall()
         if not usable(current, wall, self._steady() - entry.clock.steady):
             return None
-        due = due_at(current, entry.draw)
+        due = due_at(current, entry.draw) if ahead else None
         if due is not None and wall >= due and self._steady() >= entry.not_before:
             # Ahead of its end: nobody waits for it.
             self._begin(entry, current.version)
@@ -449,6 +475,7 @@ class Broker:
             store = await self._opened()
             if not entry.loaded:
                 await self._look(store, entry)
+                self._recall_trouble(entry)
         except Postponed as error:
             raise self._put_off(entry, error) from error.__cause__
         entry.flow = self._flow(entry.subject)
@@ -456,7 +483,10 @@ class Broker:
         if current is None:
             if ask is None:
                 return None
-            return await self._obtain(store, entry, ask, Gone("nobody has logged in"))
+            nobody = "nobody has logged in"
+            if entry.damaged:
+                nobody += f", as far as the store can be read: {entry.damaged}"
+            return await self._obtain(store, entry, ask, Gone(nobody))
         newer = version is None or current.version > version
         if newer and self._is_usable(entry, current) and _covers(current, ask.scopes if ask else ()):
             return current
@@ -516,6 +546,10 @@ class Broker:
             raise
         finally:
             entry.unsaved = renewal.unsaved
+        if _over(fresh):
+            raise self._put_off(
+                entry, Postponed("the authorization server gives tokens that are over when they arrive")
+            )
         self._all_well(entry)
         return fresh
 
@@ -532,7 +566,11 @@ class Broker:
             now = self._steady()
             entry.anew = [each for each in entry.anew if now - each < ANEW_WITHIN]
             if len(entry.anew) >= MOST_ANEW:
-                raise NeedsPerson(Gone("the server takes none of the tokens that it sends us for"))
+                none = "the server takes none of the tokens that it sends us for"
+                if flow.alone:
+                    # Nobody could do better, and it may take them again.
+                    raise self._put_off(entry, Postponed(none))
+                raise NeedsPerson(Gone(none))
             entry.anew.append(now)
         try:
             if ask.insufficient and current is not None:
@@ -554,6 +592,9 @@ class Broker:
         self._publish(entry, fresh)
         if not ask.insufficient:
             self._step_ups.forget(entry.subject.resource)
+        if _over(fresh):
+            over = GrantError("unusable", "its tokens are over when they arrive")
+            raise self._put_off(entry, over, wait=NO_WAY_PAUSE)
         self._all_well(entry)
         return fresh
 
@@ -569,6 +610,28 @@ class Broker:
         entry.failure, entry.not_before = error, self._steady() + wait
         _log.warning("no token for %s, next try in %.0f s: %s", entry.subject.resource, wait, error)
         return error
+
+    def _keep_trouble(self, entry: _Entry) -> None:
+        current, failure = entry.current, entry.failure
+        if current is None or failure is None or not passes(failure):
+            return
+        # Told again by a fault of its own: the one that was raised holds on to the work that failed.
+        self._troubles[entry.subject] = _Trouble(
+            current.key.digest(),
+            current.version,
+            Postponed(failure.reason, fix=failure.fix),
+            entry.not_before,
+            entry.pause,
+            entry.client_failures,
+        )
+
+    def _recall_trouble(self, entry: _Entry) -> None:
+        trouble, current = self._troubles.pop(entry.subject, None), entry.current
+        if trouble is None or current is None:
+            return
+        if (trouble.digest, trouble.version) == (current.key.digest(), current.version):
+            entry.failure, entry.not_before, entry.pause = trouble.failure, trouble.not_before, trouble.pause
+            entry.client_failures = trouble.client_failures
 
     def _is_usable(self, entry: _Entry, credential: Credential) -> bool:
         return usable(credential, self._wall(), self._steady() - entry.clock.steady)
@@ -613,17 +676,23 @@ class Broker:
     async def _look(self, store: CredentialStore, entry: _Entry) -> None:
         """Find the stored credential of a subject: of several, the one that works, then the newest."""
         found: list[Credential] = []
+        damaged: list[str] = []
         try:
             for each in await store.keys():
-                if each.key.endswith(INTENT) or not _fits(entry.subject, each.about):
+                if each.key.endswith(INTENT):
+                    continue
+                if each.problem:
+                    # Whose it is cannot be read either.
+                    damaged.append(each.problem)
+                    continue
+                if not _fits(entry.subject, each.about):
                     continue
                 try:
                     credential = await load(store, each.key)
-                except Postponed as error:
-                    if not isinstance(error.__cause__, CorruptEntry | BadRecord):
-                        raise
+                except Damaged as error:
                     # It is there, and nobody can use it: a login takes its place, and it is kept aside then.
-                    _log.error("%s", error)
+                    _log.error("a stored credential is damaged: %s", error)
+                    damaged.append(error.reason)
                     continue
                 if credential is not None:
                     found.append(credential)
@@ -631,6 +700,7 @@ class Broker:
             raise Postponed(f"the store of credentials: {error}") from error
         found.sort(key=lambda each: (each.state == "good", each.obtained_at))
         entry.loaded = True
+        entry.damaged = "; ".join(damaged[:3])
         newest, current = (found[-1] if found else None), entry.current
         if (
             newest is None
@@ -667,6 +737,11 @@ def _fits(subject: Subject, said: dict[str, str]) -> bool:
         and subject.issuer in ("", said.get("issuer"))
         and subject.client_id in ("", said.get("client_id"))
     )
+
+
+def _over(credential: Credential) -> bool:
+    """Whether its access token was over when it came."""
+    return credential.expires_at is not None and credential.expires_at <= credential.obtained_at
 
 
 def _covers(credential: Credential, scopes: tuple[str, ...]) -> bool:

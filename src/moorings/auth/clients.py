@@ -119,9 +119,7 @@ def authenticate(
         del headers[name]
     if method == "client_secret_basic":
         assert registration.client_secret is not None
-        # Form-encoded first (RFC 6749 §2.3.1): a colon or a percent sign in either half is legal.
-        both = f"{_encoded(client_id)}:{_encoded(registration.client_secret.reveal())}"
-        headers["Authorization"] = "Basic " + base64.b64encode(both.encode("ascii")).decode("ascii")
+        headers["Authorization"] = f"Basic {_basic(client_id, registration.client_secret)}"
         return
     form.append(("client_id", client_id))
     if method == "client_secret_post":
@@ -157,8 +155,17 @@ def client_assertion(registration: Registration, metadata: ServerMetadata, *, no
 
 def secrets_of(registration: Registration) -> tuple[Secret, ...]:
     """What a server's error text must not repeat."""
-    own = (registration.client_secret, registration.registration_access_token, registration.signing_key)
+    own = [registration.client_secret, registration.registration_access_token, registration.signing_key]
+    if registration.client_secret is not None:
+        # As it travels in a header.
+        own.append(Secret(_basic(registration.client_id, registration.client_secret)))
     return tuple(secret for secret in own if secret)
+
+
+def _basic(client_id: str, secret: Secret) -> str:
+    # Form-encoded first (RFC 6749 §2.3.1): a colon or a percent sign in either half is legal.
+    both = f"{_encoded(client_id)}:{_encoded(secret.reveal())}"
+    return base64.b64encode(both.encode("ascii")).decode("ascii")
 
 
 def _encoded(text: str) -> str:

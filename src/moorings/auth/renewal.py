@@ -22,13 +22,13 @@ from collections.abc import Awaitable, Callable
 
 import msgspec
 
-from ..store.credentials import CredentialStore, Lease, LeaseLost, LockTimeout, StoreError
+from ..store.credentials import CorruptEntry, CredentialStore, Lease, LeaseLost, LockTimeout, StoreError
 from . import clients
 from .faults import AuthFault, GrantError, NeedsClient
 from .http import AuthNetError
 from .model import BadRecord, Credential, decode_credential, encode_credential
 
-__all__ = ["ClientGone", "Dead", "Gone", "Postponed", "Renewal", "about", "load"]
+__all__ = ["ClientGone", "Damaged", "Dead", "Gone", "Postponed", "Renewal", "about", "load"]
 
 _log = logging.getLogger("moorings")
 
@@ -67,6 +67,10 @@ class Postponed(AuthFault):
         """Seconds that the server asks to wait."""
 
 
+class Damaged(Postponed):
+    """One entry of the store cannot be read as what it is; the others can."""
+
+
 def about(credential: Credential) -> dict[str, str]:
     """What a store shows of an entry, and by which it is found again."""
     key = credential.key
@@ -87,7 +91,7 @@ class Unsaved(msgspec.Struct, frozen=True):
 
 
 async def load(store: CredentialStore, digest: str) -> Credential | None:
-    """The stored credential; None if there is none. Raises Postponed where that is not known."""
+    """The stored credential; None if there is none. Raises Postponed where that is not known, Damaged for itself."""
     try:
         data = await store.load(digest)
         if data is None:
@@ -95,10 +99,12 @@ async def load(store: CredentialStore, digest: str) -> Credential | None:
         found = decode_credential(data)
         client = clients.normalised(found.registration, found.metadata)
         return msgspec.structs.replace(found, registration=client)
+    except CorruptEntry as error:
+        raise Damaged(error.reason) from error
     except StoreError as error:
         raise Postponed(f"the credential cannot be read: {error}") from error
     except BadRecord as error:
-        raise Postponed(f"the stored credential is damaged: {error}") from error
+        raise Damaged(f"entry {digest[:12]}… of {store.name} is no credential: {error}") from error
 
 
 class Renewal:

@@ -204,9 +204,9 @@ class Access:
 
     # Tokens
 
-    def at_hand(self) -> Bearer | None:
-        """A token that can be sent now, without waiting."""
-        return self._broker.at_hand(self.subject) if self._joined else None
+    def at_hand(self, *, ahead: bool = True) -> Bearer | None:
+        """A token that can be sent now, without waiting; see ``Broker.at_hand``."""
+        return self._broker.at_hand(self.subject, ahead=ahead) if self._joined else None
 
     @property
     def has_none(self) -> bool:

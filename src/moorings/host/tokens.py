@@ -6,6 +6,7 @@ Made at the start of a host; holds nothing open. Imported late is what OAuth nee
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -85,6 +86,7 @@ class HostTokens:
     async def _show(self, browser: BrowserFunction, name: str, url: str, limit: float) -> str:
         """On the broker's loop: the user's function runs on that of the host, as all of theirs do."""
         outcome: Outcome[str] = Outcome()
+        showing: list[asyncio.Task[None]] = []
 
         async def show() -> None:
             try:
@@ -99,10 +101,19 @@ class HostTokens:
             if self._owner.closed:
                 outcome.settle(None, HostClosedError("the host was closed"))
             else:
-                self._owner.start(show(), name=f"login to {name}")
+                showing.append(self._owner.start(show(), name=f"login to {name}"))
+
+        def end() -> None:
+            for task in showing:
+                task.cancel()
 
         try:
             self._loop.call_soon_threadsafe(begin)
         except RuntimeError:
             raise HostClosedError("the host was closed") from None
-        return await outcome.outcome(asyncio.get_running_loop().time() + limit)
+        try:
+            return await outcome.outcome(asyncio.get_running_loop().time() + limit)
+        finally:
+            # Nobody waits for it any more, however this ended: it must not hold up the close of the host.
+            with contextlib.suppress(RuntimeError):
+                self._loop.call_soon_threadsafe(end)

@@ -14,7 +14,7 @@ from ..config import HttpServer, MemorySpec, ServerSpec, StdioServer
 from ..config.headers import same_name
 from ..errors import CallError, CommandNotFound, NotSent, StartError
 from ..store import EraRecord
-from ..transport.base import Receiver, Transport
+from ..transport.base import KEY_REFUSED, Receiver, Transport
 from ..transport.environment import NotFound, child_environment, find_command
 from ..transport.memory import MemoryTransport
 from ..transport.stdio import StdioSettings, StdioTransport
@@ -150,6 +150,8 @@ def next_step(spec: ServerSpec, error: CallError | StartError) -> str | None:
     if not isinstance(spec, HttpServer):
         return None
     status = error.http.status if error.http is not None else None
+    if status == 401 and isinstance(spec.headers, Mapping) and same_name("authorization", spec.headers):
+        return KEY_REFUSED
     if status in (401, 403):
         return "give it credentials: headers, or headers_command"
     if status in (404, 405):

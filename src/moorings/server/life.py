@@ -307,7 +307,7 @@ class Life:
             failed = StartError(what, server=self.name, stderr_tail=self._tail())
             failed.http = error.http
             failed.needs = error.reason if isinstance(error, NeedsLogin) else ""
-            said = error.fix if isinstance(error, Refused) else None
+            said = error.fix if isinstance(error, Refused | NotSent) else None
             failed.fix = said or connect.next_step(self.spec, error)
             raise failed from None
         except StartError as error:

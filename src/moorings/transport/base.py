@@ -15,6 +15,7 @@ from ..errors import HttpDetail
 from ..wire.framing import Oversize
 
 __all__ = [
+    "KEY_REFUSED",
     "Clock",
     "Closed",
     "Failure",
@@ -118,6 +119,12 @@ class Request(Protocol):
 
     def question_ends(self, now: float) -> None:
         """The login is over: its clock goes on."""
+
+
+KEY_REFUSED = (
+    "the server does not take the configured Authorization header: see whether its key is good (still)"
+)
+"""The next step after a 401 to a login of the user's own."""
 
 
 class Failure(msgspec.Struct, frozen=True, kw_only=True):

@@ -580,7 +580,7 @@ class HttpTransport:
                     headers = {
                         # Those of last time: nothing of the user's is run any more.
                         **given,
-                        **await token.headers("DELETE", self._url, given),
+                        **token.last_headers("DELETE", self._url, given),
                         "Mcp-Session-Id": self._session_id,
                         "MCP-Protocol-Version": self._revision,
                     }

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -32,6 +33,11 @@ LOG_IN = (
     "a person must log in: give the host a browser=, or set auth.flow where a login takes no person; "
     "it goes on by itself once a credential is stored"
 )
+
+AGAIN = "it is tried again when it is used next, after a pause; see whether what failed is well by then"
+
+NOT_BY_LOGIN = frozenset({"client", "server", "package"})
+"""Needs that no login meets: something is to be configured, or installed."""
 
 _NOTHING: Mapping[str, str] = {}
 
@@ -94,7 +100,7 @@ class Withheld(Exception):
 class Pass:
     """See the module."""
 
-    __slots__ = ("_bearer", "_gate", "_nonces", "_operation", "_own", "_refusals")
+    __slots__ = ("_bearer", "_gate", "_nonces", "_operation", "_own", "_refusals", "_since")
 
     def __init__(self, gate: Gate | None, operation: str) -> None:
         """``operation`` is the method and what it names: scopes are raised for it, and tries are counted for it."""
@@ -104,6 +110,8 @@ class Pass:
         """True if the user's headers hold a login of their own: then it is none of ours."""
         self._bearer: Bearer | None = None
         self._refusals = 0
+        self._since = 0.0
+        """By the wall clock: when it was refused first."""
         self._nonces = 0
 
     async def headers(
@@ -136,6 +144,25 @@ class Pass:
         except TimeoutError:
             raise Withheld(_too_slow(access, None)) from None
 
+    def last_headers(self, method: str, url: str, given: Mapping[str, str]) -> Mapping[str, str]:
+        """As ``headers``, for what is said at the end: nothing is waited for, and nothing new is begun.
+
+        Raises:
+            Withheld: there is no token at hand.
+        """
+        access = self._gate.access if self._gate is not None else None
+        if access is None or same_name("authorization", given) is not None or access.has_none:
+            return _NOTHING
+        from ..auth.faults import AuthFault
+
+        bearer = access.at_hand(ahead=False)
+        if bearer is None:
+            raise Withheld(Failure(kind="unsent", reason="there is no token any more"))
+        try:
+            return access.headers(bearer, method, url)
+        except AuthFault as fault:
+            raise Withheld(_failure(access, fault, None)) from None
+
     def refused(self, answer: Answer, given: Mapping[str, str]) -> Ask | None:
         """What an answer asks for, if it refuses the message for want of a (better) token; else None."""
         gate = self._gate
@@ -164,7 +191,8 @@ class Pass:
             challenges,
             bearer,
             operation=self._operation,
-            anew=self._refusals > 0,
+            # Else it is one that was there already: it may be old, and is renewed first.
+            anew=self._refusals > 0 and bearer is not None and bearer.credential.obtained_at >= self._since,
             able=access.able and not given,
         )
 
@@ -179,6 +207,7 @@ class Pass:
             return None
         if self._refusals == MOST_REFUSALS:
             return _in_vain(access, ask, failure)
+        self._since = self._since or time.time()
         self._refusals += 1
         from ..auth.faults import AuthFault
 
@@ -218,7 +247,7 @@ def _failure(access: Access, fault: AuthFault, refusal: Failure | None) -> Failu
         kind="unsent" if refusal is None else refusal.kind,
         reason=fault.reason if refusal is None else f"{refusal.reason}; {fault.reason}",
         http=None if refusal is None else refusal.http,
-        fix=fault.fix or (LOG_IN if needs else None),
+        fix=fault.fix or (AGAIN if not needs else LOG_IN if needs not in NOT_BY_LOGIN else None),
         needs=needs,
         had_login=access.carried,
     )
@@ -251,4 +280,5 @@ def _too_slow(access: Access, refusal: Failure | None) -> Failure:
         kind="unsent" if refusal is None else refusal.kind,
         reason=reason if refusal is None else f"{refusal.reason}; {reason}",
         http=None if refusal is None else refusal.http,
+        fix=AGAIN,
     )

@@ -19,6 +19,7 @@ import msgspec
 
 from .._tasks import TaskOwner
 from .._urls import shown_url
+from ..config.headers import same_name
 from ..errors import HttpDetail, MooringsError
 from ..net.errors import DialFailed, NetError, ProxyFailed, RedirectRefused, TlsFailed, TooLarge
 from ..wire.http_rules import (
@@ -31,7 +32,7 @@ from ..wire.http_rules import (
     judge_unreadable,
     parse_retry_after,
 )
-from .base import Failure, Outgoing, Request
+from .base import KEY_REFUSED, Failure, Outgoing, Request
 from .http_headers import HeadersFailed, HeaderSource
 from .http_secrets import Secrets, hidden, hidden_bytes
 
@@ -210,6 +211,9 @@ def refusal(answer: Answer, settings: HttpSettings, body: bytes) -> Failure:
         kind=_MEANS.get(fault.kind, "turned-away"),
         reason=fault.text,
         http=detail_of(answer, settings, first_words(body)),
+        fix=KEY_REFUSED
+        if answer.status == 401 and same_name("authorization", settings.headers.latest) is not None
+        else None,
     )
 
 

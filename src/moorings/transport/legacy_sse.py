@@ -93,6 +93,8 @@ class LegacySseTransport:
         reason = "closed its event stream"
         try:
             async with asyncio.timeout(settings.connect) as opening:
+                if settings.gate is not None:
+                    await settings.gate.prepare()
                 tries = Tries()
                 token = Pass(settings.gate, "GET")
                 while True:
