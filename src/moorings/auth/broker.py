@@ -29,7 +29,7 @@ from .._outcome import Outcome
 from .._secret import Secret
 from ..errors import MisuseError
 from ..store.credentials import CredentialStore, StoreError, Watching
-from .faults import AuthFault, GrantError, Insufficient, NeedsPerson, StepUpRefused, passes
+from .faults import AuthFault, GrantError, Insufficient, LoginAbandoned, NeedsPerson, StepUpRefused, passes
 from .model import Credential
 from .renewal import INTENT, ClientGone, Damaged, Dead, Gone, Postponed, Renewal, Unsaved, load
 from .scopes import StepUps
@@ -267,6 +267,8 @@ class Broker:
         self._entries: dict[Subject, _Entry] = {}
         self._troubles: dict[Subject, _Trouble] = {}
         """Of times of use that are over."""
+        self._unsaved: dict[Subject, Unsaved] = {}
+        """Renewals that a store did not take, of times of use that are over: the login lives here alone."""
         self._store: CredentialStore | None = None
         self._opening: asyncio.Lock | None = None
         self._watching: Watching | None = None
@@ -279,7 +281,7 @@ class Broker:
         self._gate = threading.Lock()
         _inherited.append((self._store, self._watching))  # not to be finalized here
         self._store = self._watching = self._opening = None
-        self._entries, self._troubles = {}, {}
+        self._entries, self._troubles, self._unsaved = {}, {}, {}
         self._worker.forget_after_fork()
         if self._forked is not None:
             self._forked()
@@ -320,6 +322,8 @@ class Broker:
             # What is stored may be another the next time.
             for entry in self._entries.values():
                 self._keep_trouble(entry)
+                if entry.unsaved is not None:
+                    self._unsaved[entry.subject] = entry.unsaved
             self._entries.clear()
         try:
             if watching is not None:
@@ -476,6 +480,7 @@ class Broker:
             if not entry.loaded:
                 await self._look(store, entry)
                 self._recall_trouble(entry)
+                self._recall_unsaved(entry)
         except Postponed as error:
             raise self._put_off(entry, error) from error.__cause__
         entry.flow = self._flow(entry.subject)
@@ -578,8 +583,8 @@ class Broker:
                 more = not set(ask.scopes) <= set(current.requested_scopes)
                 self._step_ups.begin(entry.subject.resource, ask.operation, more=more)
             fresh = await flow.obtain(store, ask, current)
-        except StepUpRefused:
-            # It says nothing of the credential, which serves other operations.
+        except (StepUpRefused, LoginAbandoned):
+            # The one says nothing of the credential, which serves other operations; of the other nobody waits.
             raise
         except StoreError as error:
             raise self._put_off(entry, Postponed(f"the store of credentials: {error}")) from error
@@ -632,6 +637,12 @@ class Broker:
         if (trouble.digest, trouble.version) == (current.key.digest(), current.version):
             entry.failure, entry.not_before, entry.pause = trouble.failure, trouble.not_before, trouble.pause
             entry.client_failures = trouble.client_failures
+
+    def _recall_unsaved(self, entry: _Entry) -> None:
+        unsaved = self._unsaved.pop(entry.subject, None)
+        if unsaved is not None and unsaved.before == entry.current:
+            entry.unsaved = unsaved
+            self._publish(entry, unsaved.fresh)
 
     def _is_usable(self, entry: _Entry, credential: Credential) -> bool:
         return usable(credential, self._wall(), self._steady() - entry.clock.steady)
