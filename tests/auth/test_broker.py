@@ -100,6 +100,7 @@ def test_f10_1_threads_and_loops_that_find_it_expired_cause_one_request() -> Non
 
 
 async def test_who_gives_up_leaves_the_refresh_whole() -> None:
+    """F10.6: no cancellation of a caller stops it."""
     shared, endpoint, clock = stage()
     clock.pass_by(3600)
     endpoint.gate = threading.Event()
@@ -221,6 +222,7 @@ async def test_a_refusal_is_final_and_said_to_all() -> None:
 
 
 async def test_a_refusal_after_somebody_was_faster_is_none() -> None:
+    """F10.4: a refused refresh token is no end, where the store holds a newer one by then."""
     shared, endpoint, clock = stage()
     clock.pass_by(3600)
     made, _ = broker(shared, endpoint, clock)
@@ -239,6 +241,7 @@ async def test_a_refusal_after_somebody_was_faster_is_none() -> None:
 
 
 async def test_a_client_that_is_not_known_once_costs_nothing_and_twice_all_that_is_bound_to_it() -> None:
+    """F11.6: one mishap, and then the server's word."""
     shared, endpoint, clock = stage()
     before = shared.credential()
     clock.pass_by(3600)
@@ -269,6 +272,7 @@ async def test_an_exit_in_the_thread_costs_what_was_under_way_and_no_more() -> N
 async def test_tokens_that_cannot_be_stored_are_used_and_loudly_told(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
+    """F10.13: from memory, and aloud."""
     shared, endpoint, clock = stage()
     clock.pass_by(3600)
     made, store = broker(shared, endpoint, clock)
@@ -304,6 +308,7 @@ async def _die(shared: Shared, endpoint: TokenEndpoint, clock: Clock, prepare: A
 
 
 async def test_killed_before_the_request_nothing_happened(caplog: pytest.LogCaptureFixture) -> None:
+    """F10.6: before it."""
     shared, endpoint, clock = stage()
     clock.pass_by(3600)
     with caplog.at_level(logging.CRITICAL):
@@ -314,6 +319,7 @@ async def test_killed_before_the_request_nothing_happened(caplog: pytest.LogCapt
 
 
 async def test_killed_with_the_answer_on_its_way_the_login_is_lost_and_says_so() -> None:
+    """F10.6: after the request was sent."""
     shared, endpoint, clock = stage()
     clock.pass_by(3600)
     endpoint.drop_answers = 1
@@ -340,6 +346,7 @@ async def test_killed_before_the_server_did_anything_the_next_one_succeeds() -> 
 
 
 async def test_killed_after_it_was_stored_the_next_one_adopts() -> None:
+    """F10.6: after the write."""
     shared, endpoint, clock = stage()
     clock.pass_by(3600)
     await _die(shared, endpoint, clock, lambda store: store.fail.update({"remove-intent": Killed()}))

@@ -64,3 +64,70 @@ async def test_client_credentials_without_a_person() -> None:
             server.expire()
             got = await asyncio.gather(*(host.call("s__echo", {"text": str(n)}) for n in range(16)))
             assert len(server.grants("client_credentials")) == 2
+
+
+class Person:
+    """Somebody at a browser, who takes their time."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+        self.at_it = asyncio.Event()
+        self.done = asyncio.Event()
+
+    async def __call__(self, name: str, url: str) -> str:
+        self.asked += 1
+        self.at_it.set()
+        await self.done.wait()
+        return await consent(url)
+
+
+async def until_state(host: AsyncHost, name: str, state: str) -> None:
+    server = host._servers[name]
+    until = asyncio.get_running_loop().time() + 20
+    while server.state != state:
+        assert await server.changed(until), server.state
+
+
+@pytest.mark.parametrize("era", ["modern", "handshake"])
+async def test_a_login_takes_longer_than_the_probe_and_the_start(era: str) -> None:
+    """The person is asked once; the server is ready once they are done, and its era is not taken for another."""
+    person = Person()
+    bounds = Bounds(connect=1.0, probe=0.2, http_close=0.5)
+    async with AuthFaults(era=era) as server:
+        spec = HttpServer(url=server.url, transport="http", bounds=bounds)
+        async with AsyncHost({"s": spec}, state_dir=False, credentials=MEMORY, browser=person) as host:
+            await asyncio.wait_for(person.at_it.wait(), 20)
+            await until_state(host, "s", "needs_auth")
+            with pytest.raises(NeedsLogin, match="asked to log in"):
+                await host.call("s__echo", {"text": "x"})
+            person.done.set()
+            await until_state(host, "s", "ready")
+            assert (await host.call("s__echo", {"text": "x"})).text == "x"
+            assert host.status()["s"].era == era
+    assert person.asked == 1 and len(server.grants("authorization_code")) == 1
+
+
+async def test_a_call_that_waits_for_a_login_stands_still() -> None:
+    person = Person()
+    async with AuthFaults(open=True, needs={"echo": "more"}) as server:
+        async with AsyncHost(
+            {"s": spec(server)}, state_dir=False, credentials=MEMORY, browser=person
+        ) as host:
+            assert (await host.wait_ready(20)).all_ready
+            server.script["open"] = False
+            call = asyncio.create_task(host.call("s__echo", {"text": "x"}, timeout=0.5))
+            await asyncio.wait_for(person.at_it.wait(), 20)
+            done, _ = await asyncio.wait({call}, timeout=1.0)  # twice its limit
+            assert not done
+            person.done.set()
+            assert (await asyncio.wait_for(call, 20)).text == "x"
+
+
+async def test_a_host_that_closes_gives_its_login_up() -> None:
+    person = Person()
+    async with AuthFaults() as server:
+        async with AsyncHost(
+            {"s": spec(server)}, state_dir=False, credentials=MEMORY, browser=person
+        ) as host:
+            await asyncio.wait_for(person.at_it.wait(), 20)
+        assert not server.grants()

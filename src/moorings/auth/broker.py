@@ -419,6 +419,12 @@ class Broker:
         entry.changed.add(told)
         return lambda: entry.changed.discard(told)
 
+    def waits_for_person(self, subject: Subject) -> bool:
+        """Whether a person is at a login for it."""
+        entry = self._entries.get(subject)
+        flow = entry.flow if entry is not None else None
+        return flow is not None and flow.waits_for_person
+
     def known(self, subject: Subject) -> Credential | None:
         """What memory holds of it, usable or not."""
         entry = self._entries.get(subject)

@@ -89,7 +89,7 @@ class AuthService:
         return Access(self, account, subject)
 
     def forget(self, subject: Subject, account: Account) -> None:
-        """One user less. A login that only its person would have used is given up."""
+        """One user less. A login that nobody waits for any more is given up."""
         with self._gate:
             users = [each for each in self._accounts.get(subject, ()) if each is not account]
             if users:
@@ -97,7 +97,7 @@ class AuthService:
             else:
                 self._accounts.pop(subject, None)
         made = self._flows.get(subject)
-        if made is not None and made[0] is account:
+        if made is not None and not users:
             self.broker.run(made[1].abandon)
 
     def _flow(self, subject: Subject) -> AccountFlow | None:
@@ -167,14 +167,22 @@ class Access:
     def patience(self) -> float:
         """Seconds for which a request waits for a token: what is said to servers, and a person where one is asked."""
         account = self.account
-        asks = account.browser is not None or account.show_code is not None
-        return 2 * account.within + (account.settings.timeout if asks else 0.0)
+        return 2 * account.within + (account.settings.timeout if self.asks else 0.0)
+
+    @property
+    def asks(self) -> bool:
+        """True if there is a person who may be asked to log in."""
+        return self.account.browser is not None or self.account.show_code is not None
+
+    @property
+    def waits_for_person(self) -> bool:
+        """True while a person is at a login."""
+        return self._joined and self._broker.waits_for_person(self.subject)
 
     @property
     def able(self) -> bool:
         """True if a first token can be got: without a person, or as there is one to ask."""
-        account = self.account
-        return account.kind in ALONE or account.browser is not None or account.show_code is not None
+        return self.account.kind in ALONE or self.asks
 
     @property
     def awake(self) -> bool:

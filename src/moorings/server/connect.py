@@ -35,6 +35,7 @@ __all__ = [
     "next_step",
     "may_die_of_probe",
     "start",
+    "waits_for_person",
     "was_guessed",
 ]
 
@@ -137,6 +138,11 @@ def awaited(transport: Transport | None) -> str:
         if isinstance(transport, LegacySseTransport) and not transport.knows_where:
             return "its event stream did not say where to send to"
     return "no answer to the first messages"
+
+
+def waits_for_person(transport: Transport | None) -> bool:
+    """Whether a person is at a login that a start waits for."""
+    return bool(getattr(transport, "waits_for_person", False))
 
 
 def next_step(spec: ServerSpec, error: CallError | StartError) -> str | None:

@@ -324,6 +324,11 @@ class Life:
 
     def _too_slow(self, began: float) -> StartError:
         who = "it" if self.pid is None else f"it (pid {self.pid})"
+        if connect.waits_for_person(self._transport):
+            # A person's time is not that of a start: it goes on once they are done.
+            login = StartError("somebody is asked to log in to it", server=self.name, fix="finish the login")
+            login.needs = "login"
+            return login
         how_far = "it was not spawned" if self._transport is None else f"{who} did not finish its start"
         return StartTimeout(
             f"{how_far}: {connect.awaited(self._transport)}",

@@ -30,7 +30,9 @@ class CallClock(msgspec.Struct, gc=False):
     asked_for: float = 0.0
     """Seconds that questions took so far."""
     paused_at: float | None = None
-    """Since when a question of the server is being answered."""
+    """Since when a question of the server is being answered, or a person is at a login."""
+    login: float = 0.0
+    """Seconds for which it may stand still beyond its total, as a person is at a login."""
 
     @classmethod
     def of(
@@ -65,7 +67,7 @@ class CallClock(msgspec.Struct, gc=False):
     def _credit(self) -> float:
         """Seconds for which it may still stand still: in all as long as the total of the call, so that a server that
         asks for ever does not hold its caller for ever."""
-        return max(0.0, self.total - self.asked_for)
+        return max(0.0, self.total + self.login - self.asked_for)
 
     def ran_out(self, now: float) -> bool:
         """True if the call must end now."""

@@ -99,6 +99,12 @@ class Pending(msgspec.Struct, eq=False):
             self.clock.resume(now)
             self.session.look_at(self.clock.next_look())
 
+    def login_begins(self, now: float, limit: float) -> None:
+        """A person is asked to log in, for at most so many seconds: the clock stands still."""
+        self.clock.login = max(self.clock.login, limit)
+        self.question_begins(now)
+        self.session.look_at(self.clock.next_look())
+
     # The outcome
 
     def succeed(self, result: Raw) -> None:

@@ -114,6 +114,12 @@ class Request(Protocol):
     def done(self) -> bool:
         """True once it has an outcome."""
 
+    def login_begins(self, now: float, limit: float) -> None:
+        """A person is at a login that it waits for, for at most so many seconds: its clock stands still."""
+
+    def question_ends(self, now: float) -> None:
+        """The login is over: its clock goes on."""
+
 
 KEY_REFUSED = (
     "the server does not take the configured Authorization header: see whether its key is good (still)"

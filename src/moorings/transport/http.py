@@ -145,6 +145,12 @@ class HttpTransport:
             self._listen_answered = self._loop.create_future()
             self._listening = self._start(self._listen(), "listen")
 
+    @property
+    def waits_for_person(self) -> bool:
+        """True while a person is at a login to it."""
+        gate = self._settings.gate
+        return gate is not None and gate.waits_for_person
+
     async def prepare(self) -> None:
         """Load what is loaded late, and make the TLS context: that is not the server's time. Faults show on sending."""
         try:
@@ -259,7 +265,7 @@ class HttpTransport:
             if given is None:
                 given = await settings.headers.get()
             try:
-                bearer = await token.headers("POST", self._url, given)
+                bearer = await token.headers("POST", self._url, given, request)
             except Withheld as withheld:
                 return withheld.failure
             if out.session != self._session_id and method != "initialize":
@@ -287,7 +293,7 @@ class HttpTransport:
                     elif pause is None:
                         return await self._take(answer, out, request, method, out.session)
                 # Its connection has been given back: a token may take a while.
-                if ask is not None and (why := await token.again(ask, failure)) is not None:
+                if ask is not None and (why := await token.again(ask, failure, request)) is not None:
                     return why
             except NetError as error:
                 pause = tries.failed(error, out)

@@ -7,13 +7,14 @@ for: that work is the broker's (``auth/broker.py``), and whoever waits here may 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from .._tasks import run_in_thread
 from ..config.headers import same_name
-from .base import Failure
+from .base import Failure, Request
 
 if TYPE_CHECKING:
     from ..auth.broker import Ask, Bearer
@@ -64,6 +65,11 @@ class Gate:
             await run_in_thread(_load, name="moorings-load")
             self.open()
 
+    @property
+    def waits_for_person(self) -> bool:
+        """True while a person is at a login to it."""
+        return self.access is not None and self.access.waits_for_person
+
     def secrets(self) -> tuple[str, ...]:
         """What a server must not be shown to repeat."""
         return () if self.access is None else self.access.secrets()
@@ -108,7 +114,9 @@ class Pass:
         """By the wall clock: when it was refused first."""
         self._nonces = 0
 
-    async def headers(self, method: str, url: str, given: Mapping[str, str]) -> Mapping[str, str]:
+    async def headers(
+        self, method: str, url: str, given: Mapping[str, str], request: Request | None = None
+    ) -> Mapping[str, str]:
         """What the message carries beside the headers that the user gave.
 
         Raises:
@@ -125,7 +133,10 @@ class Pass:
         from ..auth.faults import AuthFault
 
         try:
-            bearer = access.at_hand() or await access.bearer(self._until(access))
+            bearer = access.at_hand()
+            if bearer is None:
+                with _standing_still(access, request):
+                    bearer = await access.bearer(self._until(access))
             self._bearer = bearer
             return _NOTHING if bearer is None else access.headers(bearer, method, url)
         except AuthFault as fault:
@@ -187,7 +198,7 @@ class Pass:
             able=access.able and not given,
         )
 
-    async def again(self, ask: Ask, failure: Failure) -> Failure | None:
+    async def again(self, ask: Ask, failure: Failure, request: Request | None = None) -> Failure | None:
         """Get what a refusal asks for. None: it is there, and the message is sent once more; else why there is none.
 
         ``failure`` is what the refusal means if nothing comes.
@@ -201,7 +212,8 @@ class Pass:
         from ..auth.faults import AuthFault
 
         try:
-            self._bearer = await access.refused(self._bearer, self._until(access), ask)
+            with _standing_still(access, request):
+                self._bearer = await access.refused(self._bearer, self._until(access), ask)
         except AuthFault as fault:
             return _failure(access, fault, failure)
         except TimeoutError:
@@ -210,6 +222,20 @@ class Pass:
 
     def _until(self, access: Access) -> float:
         return asyncio.get_running_loop().time() + access.patience
+
+
+@contextlib.contextmanager
+def _standing_still(access: Access, request: Request | None) -> Iterator[None]:
+    """A person's time is not that of the request that waits for their login."""
+    if request is None or not access.asks:
+        yield
+        return
+    loop = asyncio.get_running_loop()
+    request.login_begins(loop.time(), access.patience)
+    try:
+        yield
+    finally:
+        request.question_ends(loop.time())
 
 
 def _failure(access: Access, fault: AuthFault, refusal: Failure | None) -> Failure:

@@ -166,6 +166,12 @@ class LegacySseTransport:
             self._over = True
             self._receiver.closed(Closed(reason, http=self.problem, needs=self.needs))
 
+    @property
+    def waits_for_person(self) -> bool:
+        """True while a person is at a login to it."""
+        gate = self._settings.gate
+        return gate is not None and gate.waits_for_person
+
     async def prepare(self) -> None:
         """Load what is loaded late, and make the TLS context: that is not the server's time. Faults show on sending."""
         try:
@@ -214,7 +220,7 @@ class LegacySseTransport:
         while True:
             given = await settings.headers.get()
             try:
-                bearer = await token.headers("POST", url, given)
+                bearer = await token.headers("POST", url, given, request)
             except Withheld as withheld:
                 return withheld.failure
             headers = {**given, **bearer, "Content-Type": JSON, "Accept": f"{JSON}, {EVENT_STREAM}"}
@@ -239,7 +245,11 @@ class LegacySseTransport:
                         failure = refusal(answer, settings, await first_bytes(answer, settings))
                         if ask is None:
                             return failure
-                if pause is None and ask is not None and (why := await token.again(ask, failure)) is not None:
+                if (
+                    pause is None
+                    and ask is not None
+                    and (why := await token.again(ask, failure, request)) is not None
+                ):
                     return why
             except NetError as error:
                 pause = tries.failed(error, out)
