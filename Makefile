@@ -75,7 +75,7 @@ soak: check-python ## the tests that run for minutes
 	@$(PYTEST) -m soak --timeout=3600 $(ARGS) || { code=$$?; \
 	  [ $$code -ne 5 ] || echo "make: no test is marked 'soak' yet" >&2; exit $$code; }
 
-compare: check-python ## the same scripted servers under us, the official SDK and FastMCP; ROWS='P5 P9' runs some
+compare: check-python ## the same scripted servers under us and other clients; ROWS='P5 P9' runs some
 	@$(SETUP) compare
 	@$(VENV)/bin/python compare/run.py $(ROWS)
 

@@ -125,9 +125,10 @@ for _version, _old in ERAS.items():
 
 DEMO = ("everything", "filesystem", "memory", "time", "git")
 
-# The other clients that `make compare` and `make bench` drive: each in an environment `.env/compare-<name>` of its own,
-# pinned by `tools/peers/<name>.txt`.
-PEERS = {"sdk": "mcp==2.3.0", "fastmcp": "fastmcp==4.2.3"}
+# The other clients that `make compare` drives: each in an environment `.env/compare-<name>` of its own, pinned by
+# `tools/peers/<name>.txt`. `make bench` drives some of them.
+PEERS = {"sdk": "mcp==2.3.0", "fastmcp": "fastmcp==4.2.3", "mcp-use": "mcp-use==1.7.1"}
+BENCH_PEERS = ("sdk", "fastmcp")
 
 # What only `make bench` runs: the package with nothing beside it that it does not need, as its users have it, and the
 # TypeScript SDK, pinned by `tools/peers/typescript.json`.
@@ -483,7 +484,7 @@ def main(argv: list[str]) -> int:
             return 0
         install_package("demo" if command == "demo" else "dev")
         if command in ("compare", "bench"):
-            for name in PEERS:
+            for name in PEERS if command == "compare" else BENCH_PEERS:
                 install_peer(name)
             if command == "bench":
                 install_bench()

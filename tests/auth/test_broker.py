@@ -258,6 +258,49 @@ async def test_a_client_that_is_not_known_once_costs_nothing_and_twice_all_that_
     assert flow.clients_gone == 1
 
 
+async def test_a_pause_outlasts_those_who_were_told_to_wait() -> None:
+    """A server that cannot start uses the broker anew with each start, maybe as its only user."""
+    shared, endpoint, clock = stage()
+    clock.pass_by(3600)
+    endpoint.errors = [GrantError("temporarily_unavailable", status=503, transient=True, retry_after=60.0)]
+    made, _ = broker(shared, endpoint, clock)
+    for _ in range(3):
+        with used(made), pytest.raises(Postponed, match="temporarily_unavailable"):
+            await made.bearer(SUBJECT, soon())
+        clock.pass_by(15)
+    assert endpoint.count == 0 and not endpoint.errors
+    clock.pass_by(20)
+    with used(made):
+        assert token(await made.bearer(SUBJECT, soon())) == "a1"
+
+
+async def test_a_pause_ends_with_the_credential_it_was_for() -> None:
+    """Somebody has logged in while nobody used the broker."""
+    shared, endpoint, clock = stage()
+    clock.pass_by(3600)
+    endpoint.errors = [GrantError("temporarily_unavailable", status=503, transient=True, retry_after=60.0)]
+    made, _ = broker(shared, endpoint, clock)
+    with used(made), pytest.raises(Postponed):
+        await made.bearer(SUBJECT, soon())
+    shared.put(credential(clock, access_token=Secret("new"), version=7))
+    with used(made):
+        assert token(await made.bearer(SUBJECT, soon())) == "new"
+
+
+async def test_a_client_that_is_not_known_twice_is_gone_though_each_time_asked_for_itself() -> None:
+    shared, endpoint, clock = stage()
+    clock.pass_by(3600)
+    endpoint.errors = [GrantError("invalid_client", status=401) for _ in range(2)]
+    flow = EndpointFlow(endpoint)
+    made, _ = broker(shared, endpoint, clock, flow=flow)
+    with used(made), pytest.raises(Postponed):
+        await made.bearer(SUBJECT, soon())
+    clock.pass_by(10)
+    with used(made), pytest.raises(ClientGone):
+        await made.bearer(SUBJECT, soon())
+    assert flow.clients_gone == 1
+
+
 async def test_an_exit_in_the_thread_costs_what_was_under_way_and_no_more() -> None:
     shared, endpoint, clock = stage()
     clock.pass_by(3600)

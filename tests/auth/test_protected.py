@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from moorings import AsyncHost, AuthSettings, Bounds, CredentialSettings, HttpServer, NeedsLogin
+from moorings import (
+    AsyncHost,
+    AuthSettings,
+    Bounds,
+    CredentialSettings,
+    HttpServer,
+    MooringsError,
+    NeedsLogin,
+)
 from tests.faults.auth_server import AuthFaults, consent
 
 MEMORY = CredentialSettings(store="memory")
@@ -64,6 +73,22 @@ async def test_client_credentials_without_a_person() -> None:
             server.expire()
             got = await asyncio.gather(*(host.call("s__echo", {"text": str(n)}) for n in range(16)))
             assert len(server.grants("client_credentials")) == 2
+
+
+async def test_a_client_that_the_server_forgot_is_found_out_by_starts_alone(tmp_path: Path) -> None:
+    """It is believed the second time, and each start is the broker's only user: the login is asked for, not lost."""
+    async with AuthFaults() as server:
+        async with AsyncHost({"s": spec(server)}, state_dir=tmp_path, browser=browser) as host:
+            assert (await host.wait_ready(10)).all_ready, host.status()["s"].last_error
+        server.forget_clients()
+        server.expire()
+        async with AsyncHost({"s": spec(server)}, state_dir=tmp_path) as host:
+            async with asyncio.timeout(10):
+                while host.status()["s"].state != "needs_auth":
+                    with pytest.raises(MooringsError):
+                        await host.call("s__echo", {"text": "x"})
+                    await asyncio.sleep(0.05)
+            assert len(server.grants("refresh_token")) == 2
 
 
 class Person:
@@ -126,8 +151,6 @@ async def test_a_call_that_waits_for_a_login_stands_still() -> None:
 async def test_a_host_that_closes_gives_its_login_up() -> None:
     person = Person()
     async with AuthFaults() as server:
-        async with AsyncHost(
-            {"s": spec(server)}, state_dir=False, credentials=MEMORY, browser=person
-        ) as host:
+        async with AsyncHost({"s": spec(server)}, state_dir=False, credentials=MEMORY, browser=person):
             await asyncio.wait_for(person.at_it.wait(), 20)
         assert not server.grants()

@@ -22,3 +22,21 @@ async def test_f10_13_what_could_not_be_stored_is_stored_with_the_next_renewal_a
         assert second is not None and second.token.reveal() == "a2"
         assert not endpoint.revoked
     assert (shared.credential().version, shared.credential().state) == (3, "good")
+
+
+async def test_f10_13_what_could_not_be_stored_outlives_its_users() -> None:
+    """The last user leaves, and the next one finds it: memory is all that there is of it."""
+    clock = Clock()
+    shared, endpoint = Shared(), TokenEndpoint(clock)
+    shared.put(credential(clock))
+    clock.pass_by(3600)
+    made, store = broker(shared, endpoint, clock)
+    with used(made):
+        store.fail["save"] = broken()
+        assert (await made.bearer(SUBJECT, soon())).token.reveal() == "a1"
+    store.fail.clear()
+    with used(made):
+        assert (await made.bearer(SUBJECT, soon())).token.reveal() == "a1"
+        clock.pass_by(3600)
+        assert (await made.bearer(SUBJECT, soon())).token.reveal() == "a2"
+    assert not endpoint.revoked and shared.credential().access_token.reveal() == "a2"

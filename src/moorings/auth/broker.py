@@ -29,7 +29,7 @@ from .._outcome import Outcome
 from .._secret import Secret
 from ..errors import MisuseError
 from ..store.credentials import CredentialStore, StoreError, Watching
-from .faults import AuthFault, GrantError, Insufficient, NeedsPerson, StepUpRefused, passes
+from .faults import AuthFault, GrantError, Insufficient, LoginAbandoned, NeedsPerson, StepUpRefused, passes
 from .model import Credential
 from .renewal import INTENT, ClientGone, Damaged, Dead, Gone, Postponed, Renewal, Unsaved, load
 from .scopes import StepUps
@@ -223,6 +223,18 @@ class _Entry:
         """Told, on the broker's loop, when another credential is there."""
 
 
+class _Trouble(msgspec.Struct, frozen=True):
+    """What went wrong with a credential, for whoever uses it next: a pause that a server asked for outlasts its users,
+    and a failure counts though each attempt has a user of its own, as each start of a server has."""
+
+    digest: str
+    version: int
+    failure: Postponed
+    not_before: float
+    pause: float
+    client_failures: int
+
+
 class Broker:
     """See the module."""
 
@@ -253,6 +265,10 @@ class Broker:
         self._draw = draw
         self._gate = threading.Lock()  # held for bookkeeping alone
         self._entries: dict[Subject, _Entry] = {}
+        self._troubles: dict[Subject, _Trouble] = {}
+        """Of times of use that are over."""
+        self._unsaved: dict[Subject, Unsaved] = {}
+        """Renewals that a store did not take, of times of use that are over: the login lives here alone."""
         self._store: CredentialStore | None = None
         self._opening: asyncio.Lock | None = None
         self._watching: Watching | None = None
@@ -265,7 +281,7 @@ class Broker:
         self._gate = threading.Lock()
         _inherited.append((self._store, self._watching))  # not to be finalized here
         self._store = self._watching = self._opening = None
-        self._entries = {}
+        self._entries, self._troubles, self._unsaved = {}, {}, {}
         self._worker.forget_after_fork()
         if self._forked is not None:
             self._forked()
@@ -304,6 +320,10 @@ class Broker:
         store, self._store, self._opening = self._store, None, None
         with self._gate:
             # What is stored may be another the next time.
+            for entry in self._entries.values():
+                self._keep_trouble(entry)
+                if entry.unsaved is not None:
+                    self._unsaved[entry.subject] = entry.unsaved
             self._entries.clear()
         try:
             if watching is not None:
@@ -459,6 +479,8 @@ class Broker:
             store = await self._opened()
             if not entry.loaded:
                 await self._look(store, entry)
+                self._recall_trouble(entry)
+                self._recall_unsaved(entry)
         except Postponed as error:
             raise self._put_off(entry, error) from error.__cause__
         entry.flow = self._flow(entry.subject)
@@ -560,8 +582,8 @@ class Broker:
                 ask = msgspec.structs.replace(ask, scopes=flow.scopes_for(current, ask.scopes))
                 self._step_ups.begin(entry.subject.resource, ask.operation)
             fresh = await flow.obtain(store, ask, current)
-        except StepUpRefused:
-            # It says nothing of the credential, which serves other operations.
+        except (StepUpRefused, LoginAbandoned):
+            # The one says nothing of the credential, which serves other operations; of the other nobody waits.
             raise
         except StoreError as error:
             raise self._put_off(entry, Postponed(f"the store of credentials: {error}")) from error
@@ -592,6 +614,34 @@ class Broker:
         entry.failure, entry.not_before = error, self._steady() + wait
         _log.warning("no token for %s, next try in %.0f s: %s", entry.subject.resource, wait, error)
         return error
+
+    def _keep_trouble(self, entry: _Entry) -> None:
+        current, failure = entry.current, entry.failure
+        if current is None or failure is None or not passes(failure):
+            return
+        # Told again by a fault of its own: the one that was raised holds on to the work that failed.
+        self._troubles[entry.subject] = _Trouble(
+            current.key.digest(),
+            current.version,
+            Postponed(failure.reason, fix=failure.fix),
+            entry.not_before,
+            entry.pause,
+            entry.client_failures,
+        )
+
+    def _recall_trouble(self, entry: _Entry) -> None:
+        trouble, current = self._troubles.pop(entry.subject, None), entry.current
+        if trouble is None or current is None:
+            return
+        if (trouble.digest, trouble.version) == (current.key.digest(), current.version):
+            entry.failure, entry.not_before, entry.pause = trouble.failure, trouble.not_before, trouble.pause
+            entry.client_failures = trouble.client_failures
+
+    def _recall_unsaved(self, entry: _Entry) -> None:
+        unsaved = self._unsaved.pop(entry.subject, None)
+        if unsaved is not None and unsaved.before == entry.current:
+            entry.unsaved = unsaved
+            self._publish(entry, unsaved.fresh)
 
     def _is_usable(self, entry: _Entry, credential: Credential) -> bool:
         return usable(credential, self._wall(), self._steady() - entry.clock.steady)

@@ -11,6 +11,7 @@
     ├── NeedsExtra             a library that is not installed (``moorings[jwt]``)
     ├── GrantError             a token, device, registration or revocation endpoint: code, transient, retry_after, sent
     ├── LoginFault             an authorization request that cannot be made, or whose answer ends the attempt
+    │   ├── LoginAbandoned     ... as nobody waits for it any more
     │   ├── LoginDenied        ... because the server said no
     │   └── WrongIssuer        ... because the answer is another server's (RFC 9207)
     ├── StrayCallback          a request that is no answer to this attempt, which goes on
@@ -32,6 +33,7 @@ __all__ = [
     "AuthFault",
     "GrantError",
     "Insufficient",
+    "LoginAbandoned",
     "LoginDenied",
     "LoginFault",
     "NeedsClient",
@@ -133,6 +135,10 @@ class LoginDenied(LoginFault):
         super().__init__(
             f"the login was refused: {code}{f' ({description})' if description else ''}", fix=fix
         )
+
+
+class LoginAbandoned(LoginFault):
+    """Nobody waits for it any more."""
 
 
 class WrongIssuer(LoginFault):

@@ -28,7 +28,16 @@ from .broker import Ask, Subject, usable
 from .challenge import parse_challenges
 from .discovery import Discovered, canonical, discover, issuer_metadata
 from .dpop import Nonces, Prover, new_key
-from .faults import AuthFault, GrantError, LoginDenied, LoginFault, NeedsClient, StrayCallback, WrongIssuer
+from .faults import (
+    AuthFault,
+    GrantError,
+    LoginAbandoned,
+    LoginDenied,
+    LoginFault,
+    NeedsClient,
+    StrayCallback,
+    WrongIssuer,
+)
 from .grants import DeviceCode, TokenSet
 from .http import AuthHttp
 from .model import (
@@ -608,7 +617,7 @@ class AccountFlow:
                 return await work
         except Exception as error:  # boundary: what shows a login is somebody else's code
             if self._abandoned:
-                raise LoginFault("nobody waits for the login any more") from None
+                raise LoginAbandoned("nobody waits for the login any more") from None
             if bound.expired():
                 raise LoginFault(f"nobody logged in within {limit:.4g} s (auth.timeout)") from None
             # Its text may hold the code.
