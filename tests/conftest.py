@@ -8,6 +8,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+# How long an example takes is the machine's matter, and not what is tested.
+settings.register_profile("moorings", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("moorings")
 
 pytest_plugins = ("tests.leakgate", "tests.asynctests", "tests.engines")
 
