@@ -16,6 +16,7 @@ from moorings._secret import Secret
 from moorings.auth.broker import MARGIN, Bearer, Broker, due_at, usable
 from moorings.auth.faults import GrantError, NeedsPerson
 from moorings.auth.http import AuthNetError
+from moorings.auth.model import CredentialKey
 from moorings.auth.renewal import ClientGone, Dead, Gone, Postponed
 from moorings.errors import MisuseError
 from tests.auth.broker_kit import (
@@ -496,3 +497,24 @@ def test_it_starts_again_after_the_last_one_left() -> None:
         with used(made):
             assert asyncio.run(ask()) == "a0"
     assert isinstance(made, Broker) and isinstance(shared.stores, list) and Store is not None
+
+
+async def test_a_machines_token_is_none_of_a_persons_logins() -> None:
+    """One store, one resource, one principal: each way to a token has its own."""
+    shared, endpoint, clock = stage()
+    machine = CredentialKey(KEY.principal, KEY.issuer, "machine", KEY.resource)
+    shared.put(
+        credential(
+            clock,
+            key=machine,
+            grant="client_credentials",
+            access_token=Secret("m1"),
+            refresh_token=None,
+            obtained_at=clock.wall + 1,
+        )
+    )
+    made, _ = broker(shared, endpoint, clock)
+    with used(made):
+        for alone, expected in ((False, "a0"), (True, "m1")):
+            subject = msgspec.structs.replace(SUBJECT, alone=alone)
+            assert token(await made.bearer(subject, soon())) == expected

@@ -143,8 +143,8 @@ NEXT = [
     (PERSON, {"refresh_token": None}, "until it ends; then a person must log in"),
     (PERSON, {"expires_at": time.time() - 10, "refresh_token": None}, "a person must log in"),
     (PERSON, {"state": "refused", "reason": "invalid_grant"}, "a person must log in"),
-    (MACHINE, {"state": "lost", "reason": "x"}, "another is got by itself"),
-    (MACHINE, {"refresh_token": None}, "until it ends; then another is got by itself"),
+    (MACHINE, {"state": "lost", "reason": "x", "grant": "client_credentials"}, "another is got by itself"),
+    (MACHINE, {"refresh_token": None, "grant": "client_credentials"}, "until it ends; then another is got by itself"),
 ]
 
 

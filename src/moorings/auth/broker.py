@@ -30,12 +30,12 @@ from .._secret import Secret
 from ..errors import MisuseError
 from ..store.credentials import CredentialStore, StoreError, Watching
 from .faults import AuthFault, GrantError, Insufficient, LoginAbandoned, NeedsPerson, StepUpRefused, passes
-from .model import Credential
+from .model import ALONE, Credential
 from .renewal import INTENT, ClientGone, Damaged, Dead, Gone, Postponed, Renewal, Unsaved, load
 from .scopes import StepUps
 from .worker import Ending, Worker
 
-__all__ = ["Ask", "Bearer", "Broker", "Flow", "Subject", "due_at", "usable"]
+__all__ = ["Ask", "Bearer", "Broker", "Flow", "Subject", "due_at", "of_kind", "usable"]
 
 T = TypeVar("T")
 
@@ -71,6 +71,8 @@ class Subject(msgspec.Struct, frozen=True):
     """The authorization server, where it is set by hand; empty for whichever gave the stored credential."""
     client_id: str = ""
     """The client, where it is set by hand."""
+    alone: bool | None = None
+    """Whether it is got without a person, or with one: a machine's token is none of a person's logins. None: either."""
 
 
 class Bearer(msgspec.Struct, frozen=True):
@@ -712,7 +714,7 @@ class Broker:
                     _log.error("a stored credential is damaged: %s", error)
                     damaged.append(error.reason)
                     continue
-                if credential is not None:
+                if credential is not None and of_kind(entry.subject, credential):
                     found.append(credential)
         except StoreError as error:
             raise Postponed(f"the store of credentials: {error}") from error
@@ -747,6 +749,11 @@ class Broker:
             entry.failure, entry.not_before = None, float("-inf")
         except Postponed as error:
             _log.warning("what was stored for %s cannot be read: %s", entry.subject.resource, error)
+
+
+def of_kind(subject: Subject, credential: Credential) -> bool:
+    """Whether a credential came the way that the subject's do."""
+    return subject.alone is None or subject.alone == (credential.grant in ALONE)
 
 
 def _fits(subject: Subject, said: dict[str, str]) -> bool:

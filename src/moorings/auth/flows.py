@@ -41,6 +41,7 @@ from .faults import (
 from .grants import DeviceCode, TokenSet
 from .http import AuthHttp
 from .model import (
+    ALONE,
     LOCAL,
     BadRecord,
     Credential,
@@ -65,8 +66,6 @@ _log = logging.getLogger("moorings")
 
 T = TypeVar("T")
 Kind = Literal["authorization_code", "device", "client_credentials", "enterprise", "workload"]
-ALONE: frozenset[str] = frozenset({"client_credentials", "enterprise", "workload"})
-"""Flows without a person."""
 LOCK_WITHIN = 60.0
 """Seconds that the store's lock is waited for."""
 OLD = "-old"
@@ -100,7 +99,11 @@ class Account(msgspec.Struct, frozen=True):
     def subject(self) -> Subject:
         """What its credentials are looked for by. Raises ValueError: the URL is none of http or https."""
         return Subject(
-            self.principal, canonical(self.url), self.settings.issuer or "", self.settings.client_id or ""
+            self.principal,
+            canonical(self.url),
+            self.settings.issuer or "",
+            self.settings.client_id or "",
+            alone=self.kind in ALONE,
         )
 
     @property

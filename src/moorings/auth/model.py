@@ -20,6 +20,7 @@ from msgspec import Struct
 from .._secret import Secret, decode_hook, reveal_hook
 
 __all__ = [
+    "ALONE",
     "LOCAL",
     "AuthMethod",
     "BadRecord",
@@ -42,6 +43,9 @@ __all__ = [
 
 LOCAL = "local"
 """The principal of whoever runs the program."""
+
+ALONE = frozenset({"client_credentials", "enterprise", "workload"})
+"""Ways to a token (``Credential.grant``) that take no person."""
 
 FORMAT = 1
 """Of what is stored. A newer one is read if it can be."""

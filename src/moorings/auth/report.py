@@ -24,9 +24,9 @@ from ..config.places import state_dir as usual_state_dir
 from ..errors import ConfigError, StoreFailed
 from ..net.addresses import proxy_for
 from ..store.credentials import CorruptEntry, CredentialStore, StoredKey, StoreError, StoreUnusable
-from .broker import MARGIN, Subject, due_at, works
-from .flows import ALONE, Account, Kind
-from .model import BadRecord, Credential, decode_credential
+from .broker import MARGIN, Subject, due_at, of_kind, works
+from .flows import Account, Kind
+from .model import ALONE, BadRecord, Credential, decode_credential
 from .renewal import INTENT
 from .shared import store_of
 
@@ -295,6 +295,7 @@ def _chosen(subject: Subject, found: list[tuple[Login, Credential | None]]) -> i
         if login.resource == subject.resource
         and subject.issuer in ("", login.issuer)
         and subject.client_id in ("", login.client_id)
+        and (credential is None or of_kind(subject, credential))
     ]
     return max(fitting)[2] if fitting else None
 

@@ -23,8 +23,9 @@ from .broker import Ask, Bearer, Broker, Subject
 from .challenge import bearer as bearer_of
 from .challenge import parse_challenges
 from .dpop import Nonces, Prover
-from .flows import ALONE, Account, AccountFlow
+from .flows import Account, AccountFlow
 from .http import AuthHttp, on_this_machine
+from .model import ALONE
 from .renewal import Postponed
 from .scopes import parse_scope
 from .worker import Ending

@@ -261,7 +261,7 @@ def _failure(access: Access, fault: AuthFault, refusal: Failure | None) -> Failu
 
 def _in_vain(access: Access, ask: Ask, refusal: Failure) -> Failure:
     """What it means that the tokens got for this very message do not do: more of them would not, either."""
-    from ..auth.flows import ALONE
+    from ..auth.model import ALONE
 
     if ask.insufficient:
         reason = f"{ask.operation} was refused for its scopes after {MOST_REFUSALS} new tokens"
