@@ -229,6 +229,7 @@ class _Trouble(msgspec.Struct, frozen=True):
 
     digest: str
     version: int
+    """Of the credential; empty and 0 where a first one could not be got."""
     failure: Postponed
     not_before: float
     pause: float
@@ -288,13 +289,13 @@ class Broker:
 
     # Use
 
-    def join(self) -> None:
-        """Use it until ``leave``."""
-        self._worker.join()
+    def join(self, user: object = None) -> None:
+        """Be a user of it until ``leave``."""
+        self._worker.join(user)
 
-    def leave(self) -> Ending | None:
+    def leave(self, user: object = None) -> Ending | None:
         """Use it no more. Returns what tells when nothing of it runs, for the last one to leave."""
-        return self._worker.leave()
+        return self._worker.leave(user)
 
     def finish(self, within: float) -> None:
         """Block until what is under way is done, for at most so many seconds; a login that waits for a person is not
@@ -617,13 +618,12 @@ class Broker:
         return error
 
     def _keep_trouble(self, entry: _Entry) -> None:
-        current, failure = entry.current, entry.failure
-        if current is None or failure is None or not passes(failure):
+        failure = entry.failure
+        if not entry.loaded or failure is None or not passes(failure):
             return
         # Told again by a fault of its own: the one that was raised holds on to the work that failed.
         self._troubles[entry.subject] = _Trouble(
-            current.key.digest(),
-            current.version,
+            *_mark(entry.current),
             Postponed(failure.reason, fix=failure.fix),
             entry.not_before,
             entry.pause,
@@ -631,10 +631,8 @@ class Broker:
         )
 
     def _recall_trouble(self, entry: _Entry) -> None:
-        trouble, current = self._troubles.pop(entry.subject, None), entry.current
-        if trouble is None or current is None:
-            return
-        if (trouble.digest, trouble.version) == (current.key.digest(), current.version):
+        trouble = self._troubles.pop(entry.subject, None)
+        if trouble is not None and (trouble.digest, trouble.version) == _mark(entry.current):
             entry.failure, entry.not_before, entry.pause = trouble.failure, trouble.not_before, trouble.pause
             entry.client_failures = trouble.client_failures
 
@@ -739,6 +737,10 @@ class Broker:
             entry.failure, entry.not_before = None, float("-inf")
         except Postponed as error:
             _log.warning("what was stored for %s cannot be read: %s", entry.subject.resource, error)
+
+
+def _mark(credential: Credential | None) -> tuple[str, int]:
+    return ("", 0) if credential is None else (credential.key.digest(), credential.version)
 
 
 def _fits(subject: Subject, said: dict[str, str]) -> bool:

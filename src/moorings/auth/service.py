@@ -194,7 +194,7 @@ class Access:
         with self._gate:
             # Of threads that are refused at once, one joins: it will leave once.
             if not self._joined and not self._ended:
-                self._broker.join()
+                self._broker.join(self)
                 self._joined = True
 
     @property
@@ -302,12 +302,12 @@ class Access:
     def leave(self) -> Ending | None:
         """It is used no more. Returns what tells when nothing of the broker runs, for the last one to leave."""
         with self._gate:
-            ended, self._ended = self._ended, True
-            joined, self._joined = self._joined, False
-        if not ended:
-            self._service.forget(self.subject, self.account)
-        if joined:
-            self._over = self._broker.leave()
+            self._ended, self._joined = True, False
+        # Each step whether or not it was done before: that may have been cut off by Ctrl-C.
+        self._service.forget(self.subject, self.account)
+        over = self._broker.leave(self)
+        if over is not None:
+            self._over = over
         return self._over
 
     async def aclose(self) -> None:
