@@ -15,8 +15,9 @@ import pytest
 
 from moorings import AuthSettings
 from moorings.adapters.httpx_auth import MooringsAuth
+from moorings.auth.service import MOST_LEFT
 from tests.adapters.httpx_kit import made, request
-from tests.auth.host_kit import Person, brokers, files, holding, logged_in, outcome, run_out, spec
+from tests.auth.host_kit import Person, brokers, by_then, files, holding, logged_in, outcome, run_out, spec
 from tests.faults.auth_server import AuthFaults, in_thread
 from tests.strike import struck_at
 
@@ -138,3 +139,40 @@ def test_ctrl_c_in_any_step_of_a_first_use_of_the_broker(tmp_path: Path) -> None
             return hit
 
         every(struck, at_least=10)
+
+
+# --- many principals ----------------------------------------------------------------------------------------------
+
+
+async def test_what_nobody_uses_any_more_is_forgotten_though_the_broker_is_in_use(tmp_path: Path) -> None:
+    """A process that acts for one person after another holds the logins of those it acts for now."""
+    async with AuthFaults(session=False, clients=MACHINE) as server:
+
+        def acting_for(principal: str) -> MooringsAuth:
+            return MooringsAuth(
+                server.url,
+                auth=AuthSettings(
+                    issuer=server.issuer, client_id="c", client_secret="s", flow="client_credentials"
+                ),
+                credentials=files(tmp_path, principal),
+            )
+
+        async def served(auth: MooringsAuth) -> None:
+            async with httpx.AsyncClient(auth=auth) as client:
+                assert (await client.send(request(server))).status_code == 200
+
+        async with acting_for("always") as always:
+            await served(always)
+            service = always._service
+            assert service is not None
+            for number in range(MOST_LEFT + 10):
+                async with acting_for(f"p{number}") as auth:
+                    await served(auth)
+            await by_then(lambda: len(service.broker._entries) <= MOST_LEFT + 1)
+            assert len(service._flows) <= MOST_LEFT + 1 and len(service._left) <= MOST_LEFT
+            grants = len(server.grants())
+            await served(always)
+            async with acting_for("p0") as auth:
+                await served(auth)
+            # Forgotten is not lost.
+            assert len(server.grants()) == grants

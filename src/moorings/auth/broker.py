@@ -307,6 +307,21 @@ class Broker:
                 with contextlib.suppress(Exception):  # what came of it is for those who asked
                     operation.wait(max(0.0, until - self._steady()))
 
+    def forget(self, subject: Subject) -> None:
+        """On its own loop: nobody uses this one any more. One for which something is under way stays."""
+        with self._gate:
+            entry = self._entries.get(subject)
+            if entry is None or entry.changed or (entry.operation is not None and not entry.operation.done):
+                return
+            del self._entries[subject]
+            self._keep(entry)
+
+    def _keep(self, entry: _Entry) -> None:
+        """What must outlast those who use it."""
+        self._keep_trouble(entry)
+        if entry.unsaved is not None:
+            self._unsaved[entry.subject] = entry.unsaved
+
     def run(self, call: Callable[[], object]) -> None:
         """Have something called on the broker's loop, if anybody uses it."""
 
@@ -322,9 +337,7 @@ class Broker:
         with self._gate:
             # What is stored may be another the next time.
             for entry in self._entries.values():
-                self._keep_trouble(entry)
-                if entry.unsaved is not None:
-                    self._unsaved[entry.subject] = entry.unsaved
+                self._keep(entry)
             self._entries.clear()
         try:
             if watching is not None:
@@ -453,10 +466,13 @@ class Broker:
 
     def _entry(self, subject: Subject) -> _Entry:
         with self._gate:
-            entry = self._entries.get(subject)
-            if entry is None:
-                entry = self._entries[subject] = _Entry(subject, self._draw())
-            return entry
+            return self._at(subject)
+
+    def _at(self, subject: Subject) -> _Entry:
+        entry = self._entries.get(subject)
+        if entry is None:
+            entry = self._entries[subject] = _Entry(subject, self._draw())
+        return entry
 
     # Work, once for all
 
@@ -465,6 +481,7 @@ class Broker:
     ) -> Outcome[Credential | None]:
         """What is under way for an entry, or is begun now. ``version`` is the one that does not do any more."""
         with self._gate:
+            entry = self._at(entry.subject)  # it may have been forgotten a moment ago
             operation = entry.operation
             if operation is not None and not operation.done:
                 return operation

@@ -13,6 +13,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Access", "AuthService", "ask_of"]
 
+MOST_LEFT = 64
+"""Subjects that nobody uses now and of which is remembered what failed; of older ones the store knows what counts."""
 SENT = 4
 """Tokens that were sent of late and are remembered, as a server may repeat them."""
 END_WITHIN = 2.0
@@ -72,6 +75,8 @@ class AuthService:
         self._accounts: dict[Subject, list[Account]] = {}
         """Those of the users there are, by subject."""
         self._flows: dict[Subject, tuple[Account, AccountFlow]] = {}
+        self._left: dict[Subject, None] = {}
+        """Those that nobody uses, the latest last."""
         self.broker = Broker(
             open_store,
             flow=self._flow,
@@ -86,6 +91,7 @@ class AuthService:
         subject = account.subject
         with self._gate:
             self._accounts.setdefault(subject, []).append(account)
+            self._left.pop(subject, None)
         return Access(self, account, subject)
 
     def forget(self, subject: Subject, account: Account) -> None:
@@ -96,9 +102,20 @@ class AuthService:
                 self._accounts[subject] = users
             else:
                 self._accounts.pop(subject, None)
+                self._left[subject] = None
+            oldest = next(iter(self._left)) if len(self._left) > MOST_LEFT else None
+            if oldest is not None:
+                del self._left[oldest]
+        if oldest is not None:
+            self.broker.run(partial(self._drop, oldest))
         made = self._flows.get(subject)
         if made is not None and not users:
             self.broker.run(made[1].abandon)
+
+    def _drop(self, subject: Subject) -> None:
+        if subject not in self._accounts:
+            self._flows.pop(subject, None)
+            self.broker.forget(subject)
 
     def _flow(self, subject: Subject) -> AccountFlow | None:
         users = self._accounts.get(subject)
