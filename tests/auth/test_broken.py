@@ -141,6 +141,28 @@ def test_ctrl_c_in_any_step_of_a_first_use_of_the_broker(tmp_path: Path) -> None
         every(struck, at_least=10)
 
 
+def test_ctrl_c_in_any_step_in_which_an_auth_is_first_used_where_something_is_stored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The real look would leave an open folder to the garbage collector, if it is struck as it opens it.
+    monkeypatch.setattr("moorings.auth.shared.holds", lambda folder: True)
+    with in_thread(session=False, clients=MACHINE) as server:
+        with machine(server, tmp_path) as auth, httpx.Client(auth=auth) as client:
+            assert client.send(request(server)).status_code == 200
+
+        def struck(moment: int) -> bool:
+            auth = machine(server, tmp_path)
+            hit = struck_at(moment, auth._entered)
+            with httpx.Client(auth=auth) as client:
+                assert client.send(request(server)).status_code == 200
+            auth.close()
+            assert_ended()
+            return hit
+
+        every(struck, at_least=30)
+        assert len(server.grants()) == 1
+
+
 # --- many principals ----------------------------------------------------------------------------------------------
 
 

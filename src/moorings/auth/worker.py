@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import weakref
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
@@ -37,7 +38,8 @@ class Worker:
         self._name = name
         self._closing = closing
         self._gate = threading.Lock()  # held for bookkeeping alone
-        self._users: set[object] = set()
+        self._users: weakref.WeakSet[object] = weakref.WeakSet()
+        """Weakly, as Ctrl-C may strike its maker before anybody holds one."""
         self._now: _Thread | None = None
         self._last: _Thread | None = None
         """The latest one, which may still be ending."""
@@ -54,13 +56,13 @@ class Worker:
             RuntimeError: no thread is to be had.
         """
         with self._gate:
-            self._users.add(user)
+            self._users.add(user or self)
             if self._now is not None and not self._now.is_to_end:
                 return
             try:
                 self._begin()
             except BaseException:  # boundary: nobody uses what does not run; raised again
-                self._users.discard(user)
+                self._users.discard(user or self)
                 raise
 
     def _begin(self) -> _Thread:
@@ -98,7 +100,7 @@ class Worker:
     def leave(self, user: object = None) -> Ending | None:
         """Use it no more. The last one to leave ends it; returns what tells when that is done, else None."""
         with self._gate:
-            self._users.discard(user)
+            self._users.discard(user or self)
             now = self._now
             if self._users or now is None:
                 return None
