@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, settings
 settings.register_profile("moorings", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("moorings")
 
-pytest_plugins = ("tests.leakgate", "tests.asynctests", "tests.engines")
+pytest_plugins = ("tests.leakgate", "tests.secretgate", "tests.asynctests", "tests.engines")
 
 # Under `nohup`, or in a job that ignores it, programs that the tests start would ignore it too.
 if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:

@@ -201,6 +201,18 @@ async def test_without_a_person_it_says_what_is_needed(library: Any, tmp_path: P
         assert not server.at("register") and not server.grants()
 
 
+async def test_a_login_that_failed_says_how_it_is_shown_again(tmp_path: Path) -> None:
+    async def astray(url: str) -> str:
+        return "what somebody pasted"
+
+    async with AuthFaults(session=False) as server:
+        async with made(server, tmp_path, browser=astray) as auth, httpx.AsyncClient(auth=auth) as client:
+            with pytest.raises(NeedsLogin, match="is not the end of this login") as needed:
+                await call(client, server)
+            fix = needed.value.fix or ""
+            assert "a request shows the login again" in fix and "browser=" not in fix
+
+
 def test_a_blocking_client_is_told_the_same(tmp_path: Path) -> None:
     with in_thread(session=False) as server, made(server, tmp_path, browser=None) as auth:
         with httpx.Client(auth=auth) as client, pytest.raises(NeedsLogin, match="browser="):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 import contextlib
 import gc
 import json
@@ -14,7 +13,7 @@ import traceback
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qsl, quote, quote_plus, urlsplit
+from urllib.parse import parse_qsl, urlsplit
 
 import msgspec
 import pytest
@@ -34,6 +33,7 @@ from tests.auth.host_kit import (
 )
 from tests.faults.auth_server import AuthFaults, consent, form_of
 from tests.host.kit import Events
+from tests.secretgate import spelt
 
 REFRESH = "token:refresh_token"
 CODE = "token:authorization_code"
@@ -203,18 +203,6 @@ class Known(AuthFaults):
                 if name in ("code", "state", "code_challenge")
             }
         return found
-
-
-def spelt(secret: str) -> set[str]:
-    """A secret in the forms in which it travels."""
-    plain = secret.encode()
-    return {
-        secret,
-        quote(secret),
-        quote_plus(secret),
-        base64.b64encode(plain).decode(),
-        json.dumps(secret)[1:-1],
-    }
 
 
 def told(value: Any) -> str:

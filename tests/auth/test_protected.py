@@ -154,3 +154,44 @@ async def test_a_host_that_closes_gives_its_login_up() -> None:
         async with AsyncHost({"s": spec(server)}, state_dir=False, credentials=MEMORY, browser=person):
             await asyncio.wait_for(person.at_it.wait(), 20)
         assert not server.grants()
+
+
+async def test_a_login_that_failed_says_how_it_is_shown_again() -> None:
+    """Where there is a browser already, the advice is not to give one."""
+
+    async def astray(name: str, url: str) -> str:
+        return "what somebody pasted"
+
+    async with AuthFaults() as server:
+        async with AsyncHost(
+            {"s": spec(server)}, state_dir=False, credentials=MEMORY, browser=astray
+        ) as host:
+            await host.wait_ready(10)
+            with pytest.raises(NeedsLogin, match="is not the end of this login") as needed:
+                await host.call("s__echo", {"text": "x"})
+            assert needed.value.reason == "login"
+            fix = needed.value.fix or ""
+            assert "restart" in fix and "browser=" not in fix
+
+
+@pytest.mark.parametrize(
+    ("fields", "said", "fix"),
+    [
+        ({"client_secret": "another-secret"}, "invalid_client", "auth.client_id, its secret or key"),
+        ({"private_key_file": "/nonexistent/key.pem"}, "private_key_file (/nonexistent/key.pem)", "read it"),
+    ],
+)
+async def test_a_client_that_cannot_work_is_told_what_to_look_at(
+    fields: dict[str, Any], said: str, fix: str
+) -> None:
+    clients = {
+        "machine": {"client_secret": "s3cret-of-machine", "token_endpoint_auth_method": "client_secret_basic"}
+    }
+    async with AuthFaults(clients=clients) as server:
+        auth = AuthSettings(client_id="machine", flow="client_credentials", issuer=server.issuer, **fields)
+        async with AsyncHost({"s": spec(server, auth)}, state_dir=False, credentials=MEMORY) as host:
+            await host.wait_ready(10)
+            with pytest.raises(NeedsLogin) as needed:
+                await host.call("s__echo", {"text": "x"})
+            assert needed.value.reason == "client" and said in str(needed.value)
+            assert fix in (needed.value.fix or "")

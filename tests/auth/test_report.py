@@ -208,6 +208,28 @@ async def test_of_several_logins_the_one_that_the_broker_uses_is_told(tmp_path: 
     assert (await login_of(folder, by_hand)).client_id == "old"
 
 
+async def test_a_newer_login_that_is_over_hides_none_that_can_be_renewed(tmp_path: Path) -> None:
+    """A token without a person, of another program, is over; the login of a person is there still."""
+    now = time.time()
+    made = [
+        credential(client_id="person", obtained_at=now - 50, expires_at=now + 900),
+        credential(client_id="machine", obtained_at=now - 20, expires_at=now - 1, refresh_token=None),
+    ]
+    folder = tmp_path / "c"
+    async with stored(folder, *made):
+        told = await read(folder)
+
+    async def opened() -> CredentialStore:
+        return FileStore(folder)
+
+    access = AuthService(opened, environ=dict).access(Account(url=RESOURCE, settings=AuthSettings()))
+    bearer = await access.bearer(soon())
+    await access.aclose()
+    assert bearer is not None and bearer.credential.key.client_id == "person"
+    login = told.servers["s"].login
+    assert login is not None and login.client_id == "person"
+
+
 async def test_a_refresh_that_was_begun_is_told(tmp_path: Path) -> None:
     made = credential()
     mark = made.key.digest() + INTENT

@@ -53,6 +53,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import parse_qsl, unquote_plus, urlencode, urlsplit
 
+from tests import secretgate
 from tests.faults.http_server import DEFAULTS, WORDS, Exchange, HttpFaults, Json, Seen
 
 SCRIPT: Json = {
@@ -72,6 +73,14 @@ GRANTS = (
     "authorization_code", "refresh_token", "client_credentials", "urn:ietf:params:oauth:grant-type:device_code",
     "urn:ietf:params:oauth:grant-type:token-exchange", "urn:ietf:params:oauth:grant-type:jwt-bearer",
 )  # fmt: skip
+SECRET_FIELDS = (
+    "code_verifier",
+    "client_secret",
+    "client_assertion",
+    "assertion",
+    "subject_token",
+    "refresh_token",
+)
 METHODS = ["none", "client_secret_basic", "client_secret_post", "private_key_jwt"]
 OPENED = {"/authorize": "authorize", "/token": "token", "/register": "register", "/revoke": "revoke",
           "/device": "device", "/jwks": "jwks"}  # fmt: skip
@@ -182,7 +191,10 @@ class AuthFaults(HttpFaults):
 
     def fresh(self, kind: str) -> str:
         self._made += 1
-        return f"{kind}-{self._made}-{hashlib.sha256(f'{id(self)}{self._made}'.encode()).hexdigest()[:24]}"
+        made = f"{kind}-{self._made}-{hashlib.sha256(f'{id(self)}{self._made}'.encode()).hexdigest()[:24]}"
+        if kind != "client":
+            secretgate.note(made)
+        return made
 
     def filled(self, value: Any) -> Any:
         """A value of the script with our own addresses put in."""
@@ -415,6 +427,8 @@ class AuthFaults(HttpFaults):
     def serve_token(self, exchange: Exchange) -> None:
         seen = exchange.seen
         form = form_of(seen)
+        secretgate.note(*(form.get(name) for name in SECRET_FIELDS))
+        secretgate.note(seen.headers.get("authorization", "").partition(" ")[2])
         if seen.http != "POST" or "form-urlencoded" not in seen.headers.get("content-type", ""):
             raise OAuthError("invalid_request")
         client = self.authenticate(seen, form)

@@ -482,18 +482,18 @@ def test_a_template_fits_where_its_fixed_parts_stand_in_order(template: str, uri
 
 def test_no_template_of_a_server_stops_the_process() -> None:
     """Given one for which a pattern would try every way to split a text, the answer is there at once."""
-    began = time.perf_counter()
+    began = time.thread_time()
     assert not template_matches("r://" + "{a}a" * 63 + "{b}Z", "r://" + "a" * 100_000)
     assert template_matches("r://" + "{a}a" * 63 + "{b}Z", "r://" + "a" * 100_000 + "Z")
-    assert time.perf_counter() - began < 0.2
+    assert time.thread_time() - began < 0.2
 
 
 def test_the_name_that_was_meant_is_looked_for_with_bounded_work() -> None:
     """Given 20,000 tools, and names of any length, it is found, or given up, at once."""
     names = [f"server__some_long_tool_name_number_{n}" for n in range(20_000)]
-    began = time.perf_counter()
+    began = time.thread_time()
     assert nearest("server__some_long_tool_name_number_1234x", names) == names[1234]
     assert nearest("x" * 1_000_000, names) is None
     assert nearest("server__x", ["y" * 1_000_000]) is None
-    assert time.perf_counter() - began < 1.0
+    assert time.thread_time() - began < 1.0
     assert nearest("s__ehco", ["s__echo", "s__sleep"]) == "s__echo"

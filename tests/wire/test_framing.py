@@ -367,11 +367,11 @@ def test_any_bytes_at_the_ends_raise_nothing(head: bytes, tail: bytes) -> None:
 
 def _seconds(head: bytes, tail: bytes) -> float:
     best = float("inf")
-    for _ in range(3):
-        began = time.perf_counter()
+    for _ in range(9):
+        began = time.thread_time()
         for _ in range(5):
             find_ends(head, tail)
-        best = min(best, time.perf_counter() - began)
+        best = min(best, time.thread_time() - began)
     return best
 
 

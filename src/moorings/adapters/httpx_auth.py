@@ -27,7 +27,7 @@ from .._urls import shown_url
 from ..auth.broker import Ask, Bearer
 from ..auth.faults import AuthFault, passes
 from ..auth.flows import Account
-from ..auth.needs import needs_of
+from ..auth.needs import TO_CONFIGURE, needs_of
 from ..auth.service import Access, AuthService, ask_of
 from ..auth.shared import service_for
 from ..config import AuthSettings, Bounds, CredentialSettings
@@ -48,6 +48,11 @@ MOST_READ = 65_536
 LOG_IN = (
     "a person must log in: give MooringsAuth a browser=, or set auth.flow where a login takes no person; "
     "it goes on by itself once a credential is stored"
+)
+
+LOG_IN_AGAIN = (
+    "log in: a request shows the login again, 30 s after it failed at the earliest; "
+    "one that is made elsewhere is taken up by itself"
 )
 
 
@@ -373,8 +378,10 @@ class _Attempt:
             reason = f"HTTP {refusal.status}; {reason}"
         failed: CallError
         if fault is not None and not passes(fault):
-            about["fix"] = fault.fix or LOG_IN
-            failed = NeedsLogin(reason, reason=needs_of(fault), **about)
+            needs = needs_of(fault)
+            log_in = LOG_IN_AGAIN if self.access.asks else LOG_IN
+            about["fix"] = fault.fix or TO_CONFIGURE.get(needs, log_in)
+            failed = NeedsLogin(reason, reason=needs, **about)
         elif refusal is not None:
             failed = Refused(reason, sent=False, **about)
         else:

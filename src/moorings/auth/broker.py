@@ -167,6 +167,13 @@ def usable(credential: Credential, wall: float, age: float) -> bool:
     return left > MARGIN and age < whole
 
 
+def works(credential: Credential, wall: float) -> bool:
+    """Whether it can be sent now, or renewed: of several, one that can goes before one that is only newer."""
+    return credential.state == "good" and (
+        credential.refresh_token is not None or usable(credential, wall, 0.0)
+    )
+
+
 def due_at(credential: Credential, draw: float) -> float | None:
     """Seconds of the wall clock from which it is renewed ahead of its end; None if that is not known."""
     if credential.expires_at is None or credential.refresh_token is None:
@@ -724,7 +731,8 @@ class Broker:
                     found.append(credential)
         except StoreError as error:
             raise Postponed(f"the store of credentials: {error}") from error
-        found.sort(key=lambda each: (each.state == "good", each.obtained_at))
+        now = self._wall()
+        found.sort(key=lambda each: (works(each, now), each.obtained_at))
         entry.loaded = True
         entry.damaged = "; ".join(damaged[:3])
         newest, current = (found[-1] if found else None), entry.current

@@ -594,8 +594,8 @@ class AccountFlow:
         callback = await self._with_person(account.browser(request.url), settings.timeout)
         try:
             code = request.finish(callback)
-        except StrayCallback as stray:
-            raise LoginFault(stray.reason) from None
+        except StrayCallback:
+            raise LoginFault("the address that came back is not the end of this login") from None
         now = self._wall()
         tokens = await grants.exchange_code(
             http,
@@ -654,6 +654,10 @@ class AccountFlow:
         command: tuple[str, ...],
     ) -> Secret:
         """A secret from where the settings say that it is, read anew each time: such tokens are replaced often."""
+        said = f"auth.{what}"
+        if given is None:
+            said += f"_file ({file})" if file is not None else "_command" if command else ""
+        fix = "let this program read it: it is read anew with each try"
         try:
             async with asyncio.timeout(self._account.within):
                 if isinstance(given, Secret):
@@ -672,9 +676,9 @@ class AccountFlow:
         except (
             Exception
         ) as error:  # boundary: the user's function, file or command; its text may be the secret
-            raise NeedsClient(f"auth.{what} could not be read ({type(error).__name__})") from None
+            raise NeedsClient(f"{said} could not be read ({type(error).__name__})", fix=fix) from None
         if not text.strip():
-            raise NeedsClient(f"auth.{what} is empty")
+            raise NeedsClient(f"{said} is empty", fix=fix)
         return Secret(text.strip())
 
     def _deadline(self) -> float:

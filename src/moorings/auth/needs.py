@@ -17,13 +17,21 @@ from .faults import (
 )
 from .renewal import ClientGone, Dead
 
-__all__ = ["Needs", "needs_of"]
+__all__ = ["TO_CONFIGURE", "Needs", "needs_of"]
 
 Needs = Literal["login", "expired", "revoked", "lost", "scope", "denied", "client", "server", "package"]
 """``login``: nobody has logged in, or somebody logged out. ``expired``, ``revoked``, ``lost``: the login is over, and
 how it came to that. ``scope``: it is good, and not for this. ``denied``: the server or the person said no. ``client``:
 who we are must be configured. ``server``: so must the authorization server. ``package``: something is to be
 installed."""
+
+TO_CONFIGURE = {
+    "client": "see whether auth.client_id, its secret or key, and auth.auth_method are those "
+    "that the authorization server has",
+    "server": "see whether auth.issuer and auth.resource are those of this server",
+    "package": "install what is missing",
+}
+"""What is to be done where no login helps and the fault itself does not say it."""
 
 
 def needs_of(fault: AuthFault) -> Needs:

@@ -24,7 +24,7 @@ from ..config.places import state_dir as usual_state_dir
 from ..errors import ConfigError, StoreFailed
 from ..net.addresses import proxy_for
 from ..store.credentials import CorruptEntry, CredentialStore, StoredKey, StoreError, StoreUnusable
-from .broker import MARGIN, Subject, due_at
+from .broker import MARGIN, Subject, due_at, works
 from .flows import ALONE, Account, Kind
 from .model import BadRecord, Credential, decode_credential
 from .renewal import INTENT
@@ -288,9 +288,10 @@ def _server(
 
 def _chosen(subject: Subject, found: list[tuple[Login, Credential | None]]) -> int | None:
     """That which the broker takes (``Broker._look``): the one that works, then the newest."""
+    now = time.time()
     fitting = [
-        (login.state == "good", login.obtained_at or 0.0, at)
-        for at, (login, _) in enumerate(found)
+        (credential is not None and works(credential, now), login.obtained_at or 0.0, at)
+        for at, (login, credential) in enumerate(found)
         if login.resource == subject.resource
         and subject.issuer in ("", login.issuer)
         and subject.client_id in ("", login.client_id)

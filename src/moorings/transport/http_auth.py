@@ -34,10 +34,12 @@ LOG_IN = (
     "it goes on by itself once a credential is stored"
 )
 
-AGAIN = "it is tried again when it is used next, after a pause; see whether what failed is well by then"
+LOG_IN_AGAIN = (
+    "log in: a restart of the server shows the login again, 30 s after it failed at the earliest; "
+    "one that is made elsewhere is taken up by itself"
+)
 
-NOT_BY_LOGIN = frozenset({"client", "server", "package"})
-"""Needs that no login meets: something is to be configured, or installed."""
+AGAIN = "it is tried again when it is used next, after a pause; see whether what failed is well by then"
 
 _NOTHING: Mapping[str, str] = {}
 
@@ -240,14 +242,18 @@ def _standing_still(access: Access, request: Request | None) -> Iterator[None]:
 
 def _failure(access: Access, fault: AuthFault, refusal: Failure | None) -> Failure:
     from ..auth.faults import passes
-    from ..auth.needs import needs_of
+    from ..auth.needs import TO_CONFIGURE, needs_of
 
     needs = "" if passes(fault) else needs_of(fault)
+    if not needs:
+        fix: str | None = AGAIN
+    else:
+        fix = TO_CONFIGURE.get(needs, LOG_IN_AGAIN if access.asks else LOG_IN)
     return Failure(
         kind="unsent" if refusal is None else refusal.kind,
         reason=fault.reason if refusal is None else f"{refusal.reason}; {fault.reason}",
         http=None if refusal is None else refusal.http,
-        fix=fault.fix or (AGAIN if not needs else LOG_IN if needs not in NOT_BY_LOGIN else None),
+        fix=fault.fix or fix,
         needs=needs,
         had_login=access.carried,
     )
