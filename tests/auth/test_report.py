@@ -144,7 +144,11 @@ NEXT = [
     (PERSON, {"expires_at": time.time() - 10, "refresh_token": None}, "a person must log in"),
     (PERSON, {"state": "refused", "reason": "invalid_grant"}, "a person must log in"),
     (MACHINE, {"state": "lost", "reason": "x", "grant": "client_credentials"}, "another is got by itself"),
-    (MACHINE, {"refresh_token": None, "grant": "client_credentials"}, "until it ends; then another is got by itself"),
+    (
+        MACHINE,
+        {"refresh_token": None, "grant": "client_credentials"},
+        "until it ends; then another is got by itself",
+    ),
 ]
 
 

@@ -214,7 +214,7 @@ class MooringsAuth(_Httpx, _Httpx2):  # type: ignore[misc] # both say what a flo
 
     def _entered(self) -> Access:
         access = self._access
-        if access is not None:
+        if access is not None and not self._closed:
             return access
         with self._gate:
             if self._closed:
@@ -230,9 +230,12 @@ class MooringsAuth(_Httpx, _Httpx2):  # type: ignore[misc] # both say what a flo
     def _left(self) -> Access | None:
         with self._gate:
             self._closed = True
-            access, self._access = self._access, None
+            return self._access
+
+    def _is_left(self) -> None:
+        # Not before: a close that Ctrl-C cut off can be called again, and is at the end of the interpreter.
+        self._access = None
         _open.discard(self)
-        return access
 
     def close(self) -> None:
         """It is used no more. Requests that wait for a token are told so; a refresh that is under way is finished.
@@ -242,12 +245,14 @@ class MooringsAuth(_Httpx, _Httpx2):  # type: ignore[misc] # both say what a flo
         access = self._left()
         if access is not None:
             access.close()
+        self._is_left()
 
     async def aclose(self) -> None:
         """As ``close``, in an event loop."""
         access = self._left()
         if access is not None:
             await access.aclose()
+        self._is_left()
 
     def __enter__(self) -> Self:
         return self

@@ -41,8 +41,9 @@ T = TypeVar("T")
 
 _log = logging.getLogger("moorings")
 
-MARGIN = 5.0
-"""Seconds before its end from which a token is not sent any more: it has a way to go, and clocks differ."""
+MARGIN, MARGIN_SHARE = 5.0, 0.1
+"""Seconds, or part of its life, before its end from which a token is not sent any more: it has a way to go, and clocks
+differ."""
 EARLIEST = 600.0
 """Seconds; no token is refreshed earlier than that before its end."""
 SHARE = (0.05, 0.15)
@@ -166,7 +167,7 @@ def usable(credential: Credential, wall: float, age: float) -> bool:
     left = credential.expires_at - wall
     whole = credential.expires_at - credential.obtained_at
     # A wall clock that was set back must not make it live longer than it was given.
-    return left > MARGIN and age < whole
+    return left > min(MARGIN, MARGIN_SHARE * whole) and age < whole
 
 
 def works(credential: Credential, wall: float) -> bool:
@@ -238,6 +239,7 @@ class _Trouble(msgspec.Struct, frozen=True):
 
     digest: str
     version: int
+    """Of the credential; empty and 0 where a first one could not be got."""
     failure: Postponed
     not_before: float
     pause: float
@@ -297,13 +299,13 @@ class Broker:
 
     # Use
 
-    def join(self) -> None:
-        """Use it until ``leave``."""
-        self._worker.join()
+    def join(self, user: object = None) -> None:
+        """Be a user of it until ``leave``."""
+        self._worker.join(user)
 
-    def leave(self) -> Ending | None:
+    def leave(self, user: object = None) -> Ending | None:
         """Use it no more. Returns what tells when nothing of it runs, for the last one to leave."""
-        return self._worker.leave()
+        return self._worker.leave(user)
 
     def finish(self, within: float) -> None:
         """Block until what is under way is done, for at most so many seconds; a login that waits for a person is not
@@ -314,6 +316,21 @@ class Broker:
             if operation is not None and not (flow is not None and flow.waits_for_person):
                 with contextlib.suppress(Exception):  # what came of it is for those who asked
                     operation.wait(max(0.0, until - self._steady()))
+
+    def forget(self, subject: Subject) -> None:
+        """On its own loop: nobody uses this one any more. One for which something is under way stays."""
+        with self._gate:
+            entry = self._entries.get(subject)
+            if entry is None or entry.changed or (entry.operation is not None and not entry.operation.done):
+                return
+            del self._entries[subject]
+            self._keep(entry)
+
+    def _keep(self, entry: _Entry) -> None:
+        """What must outlast those who use it."""
+        self._keep_trouble(entry)
+        if entry.unsaved is not None:
+            self._unsaved[entry.subject] = entry.unsaved
 
     def run(self, call: Callable[[], object]) -> None:
         """Have something called on the broker's loop, if anybody uses it."""
@@ -330,9 +347,7 @@ class Broker:
         with self._gate:
             # What is stored may be another the next time.
             for entry in self._entries.values():
-                self._keep_trouble(entry)
-                if entry.unsaved is not None:
-                    self._unsaved[entry.subject] = entry.unsaved
+                self._keep(entry)
             self._entries.clear()
         try:
             if watching is not None:
@@ -461,10 +476,13 @@ class Broker:
 
     def _entry(self, subject: Subject) -> _Entry:
         with self._gate:
-            entry = self._entries.get(subject)
-            if entry is None:
-                entry = self._entries[subject] = _Entry(subject, self._draw())
-            return entry
+            return self._at(subject)
+
+    def _at(self, subject: Subject) -> _Entry:
+        entry = self._entries.get(subject)
+        if entry is None:
+            entry = self._entries[subject] = _Entry(subject, self._draw())
+        return entry
 
     # Work, once for all
 
@@ -473,6 +491,7 @@ class Broker:
     ) -> Outcome[Credential | None]:
         """What is under way for an entry, or is begun now. ``version`` is the one that does not do any more."""
         with self._gate:
+            entry = self._at(entry.subject)  # it may have been forgotten a moment ago
             operation = entry.operation
             if operation is not None and not operation.done:
                 return operation
@@ -626,13 +645,12 @@ class Broker:
         return error
 
     def _keep_trouble(self, entry: _Entry) -> None:
-        current, failure = entry.current, entry.failure
-        if current is None or failure is None or not passes(failure):
+        failure = entry.failure
+        if not entry.loaded or failure is None or not passes(failure):
             return
         # Told again by a fault of its own: the one that was raised holds on to the work that failed.
         self._troubles[entry.subject] = _Trouble(
-            current.key.digest(),
-            current.version,
+            *_mark(entry.current),
             Postponed(failure.reason, fix=failure.fix),
             entry.not_before,
             entry.pause,
@@ -640,10 +658,8 @@ class Broker:
         )
 
     def _recall_trouble(self, entry: _Entry) -> None:
-        trouble, current = self._troubles.pop(entry.subject, None), entry.current
-        if trouble is None or current is None:
-            return
-        if (trouble.digest, trouble.version) == (current.key.digest(), current.version):
+        trouble = self._troubles.pop(entry.subject, None)
+        if trouble is not None and (trouble.digest, trouble.version) == _mark(entry.current):
             entry.failure, entry.not_before, entry.pause = trouble.failure, trouble.not_before, trouble.pause
             entry.client_failures = trouble.client_failures
 
@@ -754,6 +770,10 @@ class Broker:
 def of_kind(subject: Subject, credential: Credential) -> bool:
     """Whether a credential came the way that the subject's do."""
     return subject.alone is None or subject.alone == (credential.grant in ALONE)
+
+
+def _mark(credential: Credential | None) -> tuple[str, int]:
+    return ("", 0) if credential is None else (credential.key.digest(), credential.version)
 
 
 def _fits(subject: Subject, said: dict[str, str]) -> bool:

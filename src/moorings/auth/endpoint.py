@@ -24,6 +24,8 @@ TRANSIENT_STATUS = frozenset({408, 425, 429})
 TRANSIENT_CODES = frozenset({"temporarily_unavailable", "server_error", "slow_down"})
 MOST_CODE = 100
 """Characters of an error code; a longer one is none."""
+TELLTALE = ("token", "secret", "eyj", "assertion", "password")
+"""In an answer that cannot be read: there may be something in it that nobody may see."""
 
 
 class Form(list[tuple[str, str]]):
@@ -134,9 +136,7 @@ def read_answer(
         # A page instead of a token changes nothing: a portal or a gateway may stand in between for a while.
         code, transient = ("unusable", True) if good else ("http", transient)
         kind = media_type(answer.headers.get("Content-Type")) or "no content type"
-        description = (
-            description or f"{kind}, not an answer of OAuth: {said(answer.text, secrets) or 'empty'}"
-        )
+        description = description or f"{kind}, not an answer of OAuth: {_quoted(answer.text, good, secrets)}"
     raise GrantError(
         code,
         description,
@@ -146,6 +146,16 @@ def read_answer(
         fix=_fix(code, description, resource_sent),
         what=what,
     )
+
+
+def _quoted(text: str, good: bool, secrets: Iterable[Secret | str | None]) -> str:
+    """What may be shown of an answer that could not be read: it may be tokens all the same, cut off or misspelt."""
+    if not text.strip():
+        return "empty"
+    lower = text.lower()
+    if (good and not lower.lstrip().startswith("<")) or any(each in lower for each in TELLTALE):
+        return f"{len(text)} characters, not shown as there may be tokens in them"
+    return said(text, secrets)
 
 
 def _body(answer: Answer) -> dict[str, Any] | None:

@@ -13,6 +13,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Access", "AuthService", "ask_of"]
 
+MOST_LEFT = 64
+"""Subjects that nobody uses now and of which is remembered what failed; of older ones the store knows what counts."""
 SENT = 4
 """Tokens that were sent of late and are remembered, as a server may repeat them."""
 END_WITHIN = 2.0
@@ -73,6 +76,8 @@ class AuthService:
         self._accounts: dict[Subject, list[Account]] = {}
         """Those of the users there are, by subject."""
         self._flows: dict[Subject, tuple[Account, AccountFlow]] = {}
+        self._left: dict[Subject, None] = {}
+        """Those that nobody uses, the latest last."""
         self.broker = Broker(
             open_store,
             flow=self._flow,
@@ -87,6 +92,7 @@ class AuthService:
         subject = account.subject
         with self._gate:
             self._accounts.setdefault(subject, []).append(account)
+            self._left.pop(subject, None)
         return Access(self, account, subject)
 
     def forget(self, subject: Subject, account: Account) -> None:
@@ -97,9 +103,20 @@ class AuthService:
                 self._accounts[subject] = users
             else:
                 self._accounts.pop(subject, None)
+                self._left[subject] = None
+            oldest = next(iter(self._left)) if len(self._left) > MOST_LEFT else None
+            if oldest is not None:
+                del self._left[oldest]
+        if oldest is not None:
+            self.broker.run(partial(self._drop, oldest))
         made = self._flows.get(subject)
         if made is not None and not users:
             self.broker.run(made[1].abandon)
+
+    def _drop(self, subject: Subject) -> None:
+        if subject not in self._accounts:
+            self._flows.pop(subject, None)
+            self.broker.forget(subject)
 
     def _flow(self, subject: Subject) -> AccountFlow | None:
         users = self._accounts.get(subject)
@@ -195,7 +212,7 @@ class Access:
         with self._gate:
             # Of threads that are refused at once, one joins: it will leave once.
             if not self._joined and not self._ended:
-                self._broker.join()
+                self._broker.join(self)
                 self._joined = True
 
     @property
@@ -303,12 +320,12 @@ class Access:
     def leave(self) -> Ending | None:
         """It is used no more. Returns what tells when nothing of the broker runs, for the last one to leave."""
         with self._gate:
-            ended, self._ended = self._ended, True
-            joined, self._joined = self._joined, False
-        if not ended:
-            self._service.forget(self.subject, self.account)
-        if joined:
-            self._over = self._broker.leave()
+            self._ended, self._joined = True, False
+        # Each step whether or not it was done before: that may have been cut off by Ctrl-C.
+        self._service.forget(self.subject, self.account)
+        over = self._broker.leave(self)
+        if over is not None:
+            self._over = over
         return self._over
 
     async def aclose(self) -> None:

@@ -2,12 +2,15 @@
 
 Callers live in any loop or thread, and may leave at any time; what must be done once runs here and is finished here.
 Made by a broker; started by the first ``join``, ended by the last ``leave``. No call of a user waits for the thread.
+
+Users are known by what they are, not counted: Ctrl-C may strike any of these steps, and each can be done once more.
 """
 
 from __future__ import annotations
 
 import asyncio
 import threading
+import weakref
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
@@ -35,7 +38,8 @@ class Worker:
         self._name = name
         self._closing = closing
         self._gate = threading.Lock()  # held for bookkeeping alone
-        self._users = 0
+        self._users: weakref.WeakSet[object] = weakref.WeakSet()
+        """Weakly, as Ctrl-C may strike its maker before anybody holds one."""
         self._now: _Thread | None = None
         self._last: _Thread | None = None
         """The latest one, which may still be ending."""
@@ -45,30 +49,33 @@ class Worker:
         """True while somebody uses it."""
         return self._now is not None
 
-    def join(self) -> None:
-        """Use it until ``leave``. Waits for nothing.
+    def join(self, user: object = None) -> None:
+        """Be a user of it until ``leave``. Waits for nothing.
 
         Raises:
             RuntimeError: no thread is to be had.
         """
         with self._gate:
-            self._users += 1
-            if self._now is not None:
+            self._users.add(user or self)
+            if self._now is not None and not self._now.is_to_end:
                 return
             try:
                 self._begin()
             except BaseException:  # boundary: nobody uses what does not run; raised again
-                self._users -= 1
+                self._users.discard(user or self)
                 raise
 
     def _begin(self) -> _Thread:
         made = _Thread(self._name, self._closing, self._last)
         try:
             made.thread.start()
+            self._now = self._last = made
         except BaseException:  # boundary: nobody may wait for what does not run; raised again
-            made.give_up()
+            if not made.give_up():
+                # It was struck when the thread ran already. That ends, and those after it wait for its end.
+                self._last = made
+                made.end()
             raise
-        self._now = self._last = made
         return made
 
     def start(self, make: Callable[[], Coroutine[Any, Any, T]], *, name: str) -> Outcome[T]:
@@ -90,14 +97,15 @@ class Worker:
         now.put(make, outcome, name)
         return outcome
 
-    def leave(self) -> Ending | None:
+    def leave(self, user: object = None) -> Ending | None:
         """Use it no more. The last one to leave ends it; returns what tells when that is done, else None."""
         with self._gate:
-            self._users -= 1
-            if self._users or self._now is None:
+            self._users.discard(user or self)
+            now = self._now
+            if self._users or now is None:
                 return None
-            now, self._now = self._now, None
-        now.end()
+            now.end()
+            self._now = None
         return Ending(now)
 
     def forget_after_fork(self) -> None:
@@ -145,7 +153,9 @@ class _Thread:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._owner: TaskOwner | None = None
         self._ended: asyncio.Future[None] | None = None
-        self._is_to_end = False
+        self.is_to_end = False
+        self._turn = [True]
+        """Whoever takes it says whether it runs: the thread itself, or who gives it up."""
         self.gone = False
         """True once it does nothing more, whatever ended it."""
         self.thread = threading.Thread(target=self._run, name=f"moorings-{name}", daemon=True)
@@ -166,12 +176,17 @@ class _Thread:
 
     def end(self) -> None:
         """It is used no more: finish and end."""
-        self._is_to_end = True
+        self.is_to_end = True
         self._wake()
 
-    def give_up(self) -> None:
-        """It was never started."""
+    def give_up(self) -> bool:
+        """It could not be started. False if it runs all the same."""
+        try:
+            self._turn.pop()
+        except IndexError:
+            return False
         self.over.settle(True)
+        return True
 
     def _wake(self) -> None:
         if self._loop is not None:
@@ -183,6 +198,10 @@ class _Thread:
     # On its own
 
     def _run(self) -> None:
+        try:
+            self._turn.pop()
+        except IndexError:
+            return
         try:
             if self._before is not None:
                 # Never two at once on one store. It is bounded: ``END_WITHIN``, and the bounds of the store.
@@ -212,7 +231,7 @@ class _Thread:
         while self._inbox and not self._owner.closed:
             make, outcome, name = self._inbox.popleft()
             self._owner.start(self._do(make, outcome), name=name)
-        if self._is_to_end and not self._ended.done():
+        if self.is_to_end and not self._ended.done():
             self._ended.set_result(None)
 
     async def _do(self, make: Callable[[], Coroutine[Any, Any, Any]], outcome: Outcome[Any]) -> None:
