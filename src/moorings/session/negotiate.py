@@ -63,6 +63,10 @@ class Negotiated(msgspec.Struct, frozen=True, kw_only=True):
     """True if the server showed that it is modern, even where this process speaks the handshake with it."""
 
 
+ASKED_AGAIN = 1.0
+"""Seconds after which a modern server that has not answered the probe is asked once more."""
+
+
 class _Unsuitable(Exception):
     """The server refused the way of speaking that was tried."""
 
@@ -215,14 +219,16 @@ class _Talk:
             negotiated = await self.initialize()
         except _Unsuitable as unsuitable:
             # Nothing else is left to try: a server that was merely slow may still show that it is modern.
-            left = max(0.0, self._deadline - self._loop.time())
-            await asyncio.wait({pending.future}, timeout=left / 2)
+            left = max(0.0, self._deadline - self._loop.time()) / 2
+            modern = isinstance(unsuitable, _ModernAnswer) or _rpc_code(unsuitable.error) in MODERN_ERRORS
+            # One that has shown itself to be modern can be asked once more.
+            await asyncio.wait({pending.future}, timeout=min(left, ASKED_AGAIN) if modern else left)
             late_error = pending.future.exception() if pending.done else None
             if pending.done and late_error is None:
                 return await self._after_probe_result(bytes(pending.future.result()), LATEST_MODERN)
             if isinstance(late_error, Refused) and _rpc_code(late_error) in MODERN_ERRORS:
                 return await self._after_probe_error(late_error, LATEST_MODERN)
-            if isinstance(unsuitable, _ModernAnswer) or _rpc_code(unsuitable.error) in MODERN_ERRORS:
+            if modern:
                 return await self.discover_only()
             raise self.refused(unsuitable.error) from None
         finally:
