@@ -314,7 +314,7 @@ class Broker:
         for entry in list(self._entries.values()):
             operation, flow = entry.operation, entry.flow
             if operation is not None and not (flow is not None and flow.waits_for_person):
-                with contextlib.suppress(Exception):  # what came of it is for those who asked
+                with contextlib.suppress(Exception):  # boundary: what came of it is for those who asked
                     operation.wait(max(0.0, until - self._steady()))
 
     def forget(self, subject: Subject) -> None:

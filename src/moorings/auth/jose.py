@@ -139,7 +139,7 @@ def _read(text: str, jose: Any) -> tuple[Any, str | None]:
                 key = jose.jwk.import_key(facts)
                 if key.is_private:
                     return key, facts.get("alg")
-        except Exception:
+        except Exception:  # boundary: the library raises many kinds, and their texts may hold the key
             fault = AuthFault("the private key is damaged: a JWK that cannot be read")
     else:
         for kind in KINDS:
@@ -147,7 +147,7 @@ def _read(text: str, jose: Any) -> tuple[Any, str | None]:
                 key = jose.jwk.import_key(text, kind)
                 if key.is_private:
                     return key, None
-            except Exception:
+            except Exception:  # boundary: another kind of key is tried
                 continue
     # Outside of the handlers: a library's error may quote the key, and would stay as context.
     raise fault or AuthFault(

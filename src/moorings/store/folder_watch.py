@@ -156,7 +156,7 @@ class FolderWatch:
                 continue
             try:
                 self._changed(key)
-            except Exception:
+            except Exception:  # boundary: one watcher's fault is not that of the watch
                 _log.exception("a watcher of stored credentials failed")
 
     def _look(self, whole: bool) -> Marks | None:

@@ -442,7 +442,7 @@ class _Watch:
     def _tell(self, key: str) -> None:
         try:
             self._changed(key)
-        except Exception:
+        except Exception:  # boundary: one watcher's fault is not that of the watch
             _log.exception("a watcher of stored credentials failed")
 
 
