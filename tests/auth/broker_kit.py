@@ -182,7 +182,7 @@ class TokenEndpoint:
         )
         sent = self.clock.wall
         while self.gate is not None and not self.gate.is_set():
-            await asyncio.sleep(0.001)
+            await asyncio.sleep(0.001)  # it is set in another thread, which knows no loop
         if self.drop_answers:
             self.drop_answers -= 1
             raise Killed

@@ -196,7 +196,7 @@ async def by_then(met: Callable[[], object], within: float = 20.0) -> None:
     until = loop.time() + within
     while not met():
         assert loop.time() < until, "it did not come"
-        await asyncio.sleep(0.01)
+        await asyncio.sleep(0.01)  # nothing tells of it
 
 
 def brokers() -> list[threading.Thread]:
