@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 import time
 from collections.abc import Callable
@@ -325,6 +326,27 @@ async def test_calls_left_unawaited_are_cancelled_at_the_end_and_the_server_told
             with pytest.raises(CallCancelled) as caught:
                 await task
             assert (caught.value.tool, caught.value.sent) == ("never", True)
+        await log.seen("cancelled", 3, known=True)
+
+
+@pytest.mark.parametrize("outer", [False, True])
+async def test_calls_that_the_end_of_a_late_run_overtakes_time_out_all_the_same(tmp_path: Path, outer: bool) -> None:
+    """The order driven by hand: the deadline ends the block before the clocks of the calls have struck."""
+    log = FaultLog(tmp_path / "s")
+    async with AsyncHost({"s": server(tmp_path)}, state_dir=False) as host:
+        await host.wait_ready(10)
+        run = host.run(timeout=30)
+        with pytest.raises(RunTimeout):
+            async with run, host.run() if outer else contextlib.nullcontext():
+                left = [asyncio.ensure_future(host.call("s__never")) for _ in range(3)]
+                await log.seen("received", 3, tool="never")
+                left.append(asyncio.ensure_future(host.call("s__never")))
+                run._expire()  # before the last one had its first step
+                await asyncio.Event().wait()
+        for task, sent in zip(left, (True, True, True, False), strict=True):
+            with pytest.raises(CallTimeout, match="deadline of its run") as caught:
+                await task
+            assert caught.value.sent is sent
         await log.seen("cancelled", 3, known=True)
 
 

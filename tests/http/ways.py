@@ -41,8 +41,12 @@ def url_of(server: HttpFaults, *, host: str | None = None, port: int | None = No
     return f"{scheme}://{host or '127.0.0.1'}:{port or server.port}{path}"
 
 
+PATIENT_PROBE = 20.0
+"""Seconds for a probe: that of a server which answers must not end because the machine stands still."""
+
+
 def host_for(url: str, *, bounds: dict[str, Any] | None = None, **spec: Any) -> AsyncHost:
-    spec["bounds"] = Bounds(**{"cooldown": 0.0, **(bounds or {})})
+    spec["bounds"] = Bounds(**{"cooldown": 0.0, "probe": PATIENT_PROBE, **(bounds or {})})
     return AsyncHost({"s": HttpServer(url=url, **spec)}, state_dir=False)
 
 

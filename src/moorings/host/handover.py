@@ -21,7 +21,7 @@ from .._tasks import TaskOwner
 from ..errors import AmbiguousDelivery, CallCancelled, CallError, HostClosedError, NotSent
 from ..server.server import BegunCall
 from ..wire.types import CallToolResult, plain_result
-from .outcome import outcome_of
+from .outcome import as_cancelled, outcome_of
 
 if TYPE_CHECKING:
     from .async_host import AsyncHost
@@ -69,7 +69,7 @@ class Handover(Generic[T]):
         self._start_task(owner, self._make)
 
     def _start_task(self, owner: TaskOwner, make: Callable[[], Coroutine[Any, Any, T]]) -> None:
-        work = outcome_of(make, self._label, self._why_cancelled)
+        work = outcome_of(make, lambda note: as_cancelled(self._why_cancelled(), self._label, note))
         self._task = owner.start(work, name=self._label, context=self._context)
         self._task.add_done_callback(self._ended)
 

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from .._checks import seconds
 from .._tasks import TaskOwner, outlast
-from ..errors import CallCancelled, CallError, MisuseError, RunTimeout
-from ..session.cancelled import note_cancel
+from ..errors import CallCancelled, CallError, CallTimeout, MisuseError, RunTimeout
+from ..session.cancelled import CancelNote, note_cancel
 from ..session.clock import CallClock
 from ..wire.types import CallToolResult
-from .outcome import outcome_of
+from .outcome import as_cancelled, outcome_of
 
 if TYPE_CHECKING:
     from .async_host import AsyncHost
@@ -166,11 +166,12 @@ class Run:
 
         Raises:
             CallCancelled: the run ended first.
+            CallTimeout: it ended at its deadline.
         """
         if self._over or self._owner is None:
             raise CallCancelled("the run it belongs to is over", tool=label, sent=False)
         in_body = self._body is not None and asyncio.current_task() is self._body
-        task = self._owner.start(outcome_of(make, label, lambda: "the run it belongs to ended"), name=label)
+        task = self._owner.start(outcome_of(make, lambda note: self._ended(label, note)), name=label)
         self._body_calls += in_body
         try:
             await asyncio.wait({task})
@@ -188,8 +189,31 @@ class Run:
             if self.expired and in_body:
                 asyncio.get_running_loop().call_soon(self._interrupt)
         if task.cancelled():
-            raise CallCancelled("the run it belongs to ended", tool=label, sent=False)
+            raise self._ended(label, None)
         return task.result()
+
+    def _ended(self, label: str, note: CancelNote | None) -> CallError:
+        """How a call comes out that the end of the run cancelled.
+
+        At the deadline the clocks of the calls and the end of the block race; whichever is first, a call that the
+        deadline ended is a ``CallTimeout``.
+        """
+        if not self.late:
+            return as_cancelled("the run it belongs to ended", label, note)
+        elapsed = asyncio.get_running_loop().time() - self._began if note is None else note.elapsed
+        return CallTimeout(
+            "the deadline of its run passed",
+            server=None if note is None else note.server,
+            tool=label if note is None else note.tool,
+            sent=note is not None and note.sent,
+            elapsed=elapsed,
+            allowed=elapsed,
+        )
+
+    @property
+    def late(self) -> bool:
+        """Whether its deadline has passed, or that of a run around it."""
+        return self.expired or (self._outer is not None and self._outer.late)
 
 
 def _of_calls(error: BaseException) -> bool:
