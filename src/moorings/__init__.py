@@ -12,6 +12,7 @@ from ._version import __version__
 if TYPE_CHECKING:
     from ._secret import Secret
     from .auth.document import client_document
+    from .auth.prompt import LoginPrompt, OnLoginUrl
     from .auth.report import Login, Logins, ServerLogin, read_logins
     from .config import AuthSettings, Bounds, CredentialSettings, HttpServer, StdioServer
     from .config.files import load as load_config
@@ -67,6 +68,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "_secret": ("Secret",),
     "auth.document": ("client_document",),
+    "auth.prompt": ("LoginPrompt", "OnLoginUrl"),
     "auth.report": ("Login", "Logins", "ServerLogin", "read_logins"),
     "config": ("AuthSettings", "Bounds", "CredentialSettings", "HttpServer", "StdioServer"),
     "errors": (
@@ -147,11 +149,13 @@ __all__ = [
     "HttpDetail",
     "HttpServer",
     "Login",
+    "LoginPrompt",
     "Logins",
     "MisuseError",
     "MooringsError",
     "NeedsLogin",
     "NotSent",
+    "OnLoginUrl",
     "Prompt",
     "ReadResourceResult",
     "Readiness",
