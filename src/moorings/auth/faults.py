@@ -13,6 +13,7 @@
     ├── LoginFault             an authorization request that cannot be made, or whose answer ends the attempt
     │   ├── LoginAbandoned     ... as nobody waits for it any more
     │   ├── LoginDenied        ... because the server said no
+    │   ├── PortTaken          (``callback.py``) ... because the way back is another program's
     │   └── WrongIssuer        ... because the answer is another server's (RFC 9207)
     ├── StrayCallback          a request that is no answer to this attempt, which goes on
     └── StepUpRefused          more scopes are wanted than may be asked for, or they were asked for often enough
