@@ -25,6 +25,7 @@ if TYPE_CHECKING:
         ConfigError,
         HostClosedError,
         HttpDetail,
+        LoginFailed,
         MisuseError,
         MooringsError,
         NeedsLogin,
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
     from .host.async_host import AsyncHost
     from .host.blocking import Host
     from .host.catalog import CatalogPrompt, CatalogResource, CatalogTemplate, CatalogTool
+    from .host.login import LoginResult, login
     from .host.names import exposed_name
     from .host.report import CloseReport, Readiness
     from .observe import CatalogChanged, StateChanged
@@ -80,6 +82,7 @@ _HOMES = {
         "ConfigError",
         "HostClosedError",
         "HttpDetail",
+        "LoginFailed",
         "MisuseError",
         "MooringsError",
         "NeedsLogin",
@@ -100,6 +103,7 @@ _HOMES = {
     "host.async_host": ("AsyncHost",),
     "host.blocking": ("Host",),
     "host.catalog": ("CatalogPrompt", "CatalogResource", "CatalogTemplate", "CatalogTool"),
+    "host.login": ("LoginResult", "login"),
     "host.names": ("exposed_name",),
     "host.report": ("CloseReport", "Readiness"),
     "observe": ("CatalogChanged", "StateChanged"),
@@ -149,7 +153,9 @@ __all__ = [
     "HttpDetail",
     "HttpServer",
     "Login",
+    "LoginFailed",
     "LoginPrompt",
+    "LoginResult",
     "Logins",
     "MisuseError",
     "MooringsError",
@@ -187,6 +193,7 @@ __all__ = [
     "client_document",
     "exposed_name",
     "load_config",
+    "login",
     "read_logins",
 ]
 
