@@ -155,7 +155,7 @@ def every_error() -> list[type[errors.MooringsError]]:
 
 
 def made(kind: type[errors.MooringsError]) -> errors.MooringsError:
-    if issubclass(kind, errors.NeedsLogin):
+    if issubclass(kind, errors.NeedsLogin | errors.LoginFailed):
         return kind("it wants a login", server="s", reason="revoked", fix="log in")
     if issubclass(kind, errors.CallError):
         return kind(

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
-from moorings import ConfigError, LoginFailed, MooringsError
+from moorings import ConfigError, LoginFailed, MooringsError, StartError
 
 from .exit_codes import ExitCode, exit_code_of, table
 from .hosting import chosen_servers, open_host, read_config, start_bound, to_be_looked_at
@@ -109,11 +109,14 @@ def _one(
 ) -> dict[str, Any]:
     from moorings import login
 
+    shown, nobody = _shown(options, server, way)
+    if nobody:
+        options.output.message(f"nobody can be asked: {nobody}")
     result = asyncio.run(
         login(
             server,
             name=name,
-            on_login_url=_shown(options, server, way),
+            on_login_url=shown,
             flow="device" if way == "device" else "authorization_code" if way else None,
             force=force,
             credentials=config.credentials,
@@ -129,18 +132,17 @@ def _one(
     return {"login": _document(result), "connected": document, "exit_code": code}
 
 
-def _shown(options: Options, server: HttpServer, way: Way | None) -> OnLoginUrl | None:
-    """What shows the login; None where nobody is to be asked, or need be."""
+def _shown(options: Options, server: HttpServer, way: Way | None) -> tuple[OnLoginUrl | None, str]:
+    """What shows the login, None where nobody is to be asked or need be; and why nobody can be."""
     from .prompt import is_interactive, terminal
 
     auth = server.auth
     if not isinstance(auth, bool) and auth.chosen_flow() not in ("auto", "authorization_code", "device"):
-        return None
+        return None, ""
     nobody = is_interactive(sys.stdin, sys.stderr, os.environ, options.no_input)
     if nobody and (options.no_input or way in (None, "paste")):
-        options.output.message(f"nobody can be asked to log in: {nobody}")
-        return None
-    return partial(terminal, browser=way != "paste", paste=not nobody)
+        return None, nobody
+    return partial(terminal, browser=way != "paste", paste=not nobody), ""
 
 
 def _connected(
@@ -153,7 +155,11 @@ def _connected(
         tools = sum(tool.server == name for tool in host.tools())
     if name in readiness.ready:
         return {"ready": True, "tools": tools, "error": None}, ExitCode.OK
-    code = ExitCode.REFUSED if error is not None and getattr(error, "needs", "") else ExitCode.START
+    code = (
+        ExitCode.REFUSED
+        if error is not None and isinstance(error, StartError) and error.needs
+        else ExitCode.START
+    )
     return {
         "ready": False,
         "tools": None,
