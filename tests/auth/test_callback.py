@@ -29,6 +29,7 @@ from tests.auth.callback_kit import (
     port_of,
     request,
     right,
+    send,
     taken,
 )
 from tests.clock import on_movable_clock, pass_time, turns
@@ -455,6 +456,39 @@ async def test_the_end_may_be_asked_for_often() -> None:
     await seat.aclose()
     await listeners.aclose()
     assert repr(seat) == f"Seat({port_of(seat)})"
+
+
+@pytest.mark.parametrize("goes_on", range(0, 24, 2))
+async def test_an_end_at_each_step(goes_on: int) -> None:
+    """In every turn of a browser's coming, and with it cancelled: nothing is left, whoever is there."""
+    for is_cancelled in (False, True):
+        async with listening() as seat:
+            seat.succeeded()
+            coming = [asyncio.create_task(send(seat, right(seat), each)) for each in ("127.0.0.1", "::1") * 3]
+            await turns(goes_on)
+            end = asyncio.create_task(seat.aclose(0.0))
+            await turns(1)
+            if is_cancelled:
+                end.cancel()
+            await asyncio.wait([end])
+            assert can_bind(port_of(seat)) and can_bind(port_of(seat), "::1")
+            for outcome in await asyncio.gather(*coming, return_exceptions=True):
+                assert isinstance(outcome, OSError) or outcome == b"" or outcome.startswith(b"HTTP/1.1 303 ")
+
+
+async def test_a_loop_that_watches_no_sockets(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the usual one on Windows."""
+
+    def none(*_: object) -> None:
+        raise NotImplementedError
+
+    loop = asyncio.get_running_loop()
+    monkeypatch.setattr(loop, "add_reader", none, raising=False)
+    async with listening(most=4) as seat:
+        for address in ("127.0.0.1", "::1") * 8:
+            assert (await ask(seat, right(seat), address)).status == 303
+        seat.succeeded()
+        assert "Logged in" in await answered(seat)
 
 
 def test_the_same_listeners_on_another_loop() -> None:

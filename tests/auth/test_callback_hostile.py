@@ -300,8 +300,7 @@ async def test_one_byte_at_a_time() -> None:
         assert await seat.arrived() == ANSWER
 
 
-async def test_f13_3_cut_at_every_place() -> None:
-    """F13.3, for this side of a browser."""
+async def test_cut_at_every_place() -> None:
     async with listening() as seat:
         raw = right(seat)
         for at in range(1, len(raw)):
@@ -343,8 +342,8 @@ async def test_one_that_closes_its_half_at_once() -> None:
 
 
 @pytest.mark.parametrize("abrupt", [False, True])
-async def test_f12_8_who_leaves_at_each_step(abrupt: bool) -> None:
-    """F12.8: closed tabs, crashed browsers. Whatever was sent whole counts, and the next one finds all as it was."""
+async def test_who_leaves_at_each_step(abrupt: bool) -> None:
+    """Closed tabs, crashed browsers. Whatever was sent whole counts, and the next one finds all as it was."""
 
     async def leave(seat: Seat, raw: bytes, *, at: int) -> None:
         async with connected(seat) as (_, writer):
