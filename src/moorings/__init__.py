@@ -12,6 +12,7 @@ from ._version import __version__
 if TYPE_CHECKING:
     from ._secret import Secret
     from .auth.document import client_document
+    from .auth.prompt import LoginPrompt, OnLoginUrl
     from .auth.report import Login, Logins, ServerLogin, read_logins
     from .config import AuthSettings, Bounds, CredentialSettings, HttpServer, StdioServer
     from .config.files import load as load_config
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
         ConfigError,
         HostClosedError,
         HttpDetail,
+        LoginFailed,
         MisuseError,
         MooringsError,
         NeedsLogin,
@@ -44,6 +46,7 @@ if TYPE_CHECKING:
     from .host.async_host import AsyncHost
     from .host.blocking import Host
     from .host.catalog import CatalogPrompt, CatalogResource, CatalogTemplate, CatalogTool
+    from .host.login import LoginResult, login
     from .host.names import exposed_name
     from .host.report import CloseReport, Readiness
     from .observe import CatalogChanged, StateChanged
@@ -67,6 +70,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "_secret": ("Secret",),
     "auth.document": ("client_document",),
+    "auth.prompt": ("LoginPrompt", "OnLoginUrl"),
     "auth.report": ("Login", "Logins", "ServerLogin", "read_logins"),
     "config": ("AuthSettings", "Bounds", "CredentialSettings", "HttpServer", "StdioServer"),
     "errors": (
@@ -78,6 +82,7 @@ _HOMES = {
         "ConfigError",
         "HostClosedError",
         "HttpDetail",
+        "LoginFailed",
         "MisuseError",
         "MooringsError",
         "NeedsLogin",
@@ -98,6 +103,7 @@ _HOMES = {
     "host.async_host": ("AsyncHost",),
     "host.blocking": ("Host",),
     "host.catalog": ("CatalogPrompt", "CatalogResource", "CatalogTemplate", "CatalogTool"),
+    "host.login": ("LoginResult", "login"),
     "host.names": ("exposed_name",),
     "host.report": ("CloseReport", "Readiness"),
     "observe": ("CatalogChanged", "StateChanged"),
@@ -147,11 +153,15 @@ __all__ = [
     "HttpDetail",
     "HttpServer",
     "Login",
+    "LoginFailed",
+    "LoginPrompt",
+    "LoginResult",
     "Logins",
     "MisuseError",
     "MooringsError",
     "NeedsLogin",
     "NotSent",
+    "OnLoginUrl",
     "Prompt",
     "ReadResourceResult",
     "Readiness",
@@ -183,6 +193,7 @@ __all__ = [
     "client_document",
     "exposed_name",
     "load_config",
+    "login",
     "read_logins",
 ]
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Literal
 from urllib.parse import urlsplit
 
@@ -20,15 +19,14 @@ from ..config import CredentialSettings, HttpServer
 from ..config.auth_spec import AuthSettings
 from ..config.headers import same_name
 from ..config.http_spec import Server
-from ..config.places import state_dir as usual_state_dir
 from ..errors import ConfigError, StoreFailed
 from ..net.addresses import proxy_for
 from ..store.credentials import CorruptEntry, CredentialStore, StoredKey, StoreError, StoreUnusable
-from .broker import MARGIN, Subject, due_at, of_kind, works
+from .broker import MARGIN, NOTES, Subject, due_at, of_kind, works
 from .flows import Account, Kind
 from .model import ALONE, BadRecord, Credential, decode_credential
 from .renewal import INTENT
-from .shared import store_of
+from .shared import state_folder, store_of
 
 __all__ = ["Login", "Logins", "ServerLogin", "read_logins"]
 
@@ -132,7 +130,7 @@ async def read_logins(
         StoreFailed: it did not answer, or refused; another time may do better.
     """
     settings = credentials or CredentialSettings()
-    opened = store_of(settings, _folder(state_dir))
+    opened = store_of(settings, state_folder(state_dir))
     if opened is None:
         return _logins("memory", settings.principal, servers, [], 0, ())
     store: CredentialStore | None = None
@@ -157,7 +155,7 @@ async def _read(
     others = 0
     problems: list[str] = []
     entries = await store.keys()
-    marks = {each.key for each in entries if each.key.endswith(INTENT)}
+    marks = {each.key for each in entries if each.key.endswith(NOTES)}
     for each in entries:
         if each.problem and not each.about:
             problems.append(each.problem)
@@ -344,14 +342,3 @@ def _next(flow: Kind, login: Login | None, now: float, store: str) -> str:
         return anew
     when = "until the server refuses it" if login.expires_at is None else "until it ends"
     return f"it is used {when}; then {anew}"
-
-
-def _folder(state_dir: str | os.PathLike[str] | bool | None) -> Path | None:
-    if state_dir is False:
-        return None
-    if state_dir is None or state_dir is True:
-        try:
-            return usual_state_dir()
-        except ConfigError:
-            return None  # the home is not known: nothing is kept, as in a host
-    return Path(os.path.abspath(state_dir))
