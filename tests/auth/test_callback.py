@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import os
 import re
 import socket
 from typing import Any
@@ -489,6 +490,34 @@ async def test_a_loop_that_watches_no_sockets(monkeypatch: pytest.MonkeyPatch) -
             assert (await ask(seat, right(seat), address)).status == 303
         seat.succeeded()
         assert "Logged in" in await answered(seat)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # 3.12 warns of every fork beside threads
+async def test_a_forked_child_keeps_no_port() -> None:
+    listeners = Listeners()
+    seat = await listeners.seat("127.0.0.1")
+    seat.expect(STATE, "demo")
+    begun, ended = os.pipe(), os.pipe()
+    async with connected(seat):
+        while not seat._port._connections:
+            await asyncio.sleep(0.001)
+        child = os.fork()
+        if child == 0:
+            listeners.forget_after_fork()
+            os.write(begun[1], b"x")
+            os.close(ended[1])
+            os.read(ended[0], 1)
+            os._exit(0)
+        try:
+            os.read(begun[0], 1)
+            # The parent's are as they were.
+            assert (await ask(seat, right(seat))).status == 303
+            await seat.aclose(0.0)
+            assert can_bind(port_of(seat)) and can_bind(port_of(seat), "::1")
+        finally:
+            for each in (*begun, *ended):
+                os.close(each)
+            os.waitpid(child, 0)
 
 
 def test_the_same_listeners_on_another_loop() -> None:

@@ -85,6 +85,12 @@ class Listeners:
         if struck is not None:
             raise struck
 
+    def forget_after_fork(self) -> None:
+        """In a forked child: the logins are the parent's, whose ports must not stay taken for the child's life."""
+        for port in self._ports.values():
+            port.forget_after_fork()
+        self._ports.clear()
+
 
 class Seat:
     """One login's place at a listener: made by ``Listeners.seat``, ended by ``aclose``, which leaves nothing of it."""

@@ -111,6 +111,12 @@ class Port:
         self._stop()
         await self._tasks.aclose(1.0)
 
+    def forget_after_fork(self) -> None:
+        """In a forked child, where the loop does not run: these descriptors are copies."""
+        self._is_over = True
+        for sock in [*self.sockets.values(), *(each.sock for each in self._connections)]:
+            sock.close()
+
     def _stop(self) -> None:
         if self._is_over:
             return
