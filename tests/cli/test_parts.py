@@ -189,6 +189,7 @@ CODES = {
     "NotSent": 3,
     "Refused": 4,
     "NeedsLogin": 4,
+    "LoginFailed": 4,
     "CallTimeout": 5,
     "RunTimeout": 5,
     "AmbiguousDelivery": 6,
