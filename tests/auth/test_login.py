@@ -15,7 +15,6 @@ from tests.auth.host_kit import files, holding, spec
 from tests.auth.login_kit import Someone, follow, get, log_in
 from tests.faults.auth_server import AuthFaults, consent
 
-
 LOGGED_IN = "<h1>logged in to"
 
 

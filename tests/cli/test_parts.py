@@ -155,7 +155,7 @@ def every_error() -> list[type[errors.MooringsError]]:
 
 
 def made(kind: type[errors.MooringsError]) -> errors.MooringsError:
-    if issubclass(kind, errors.NeedsLogin):
+    if issubclass(kind, errors.NeedsLogin | errors.LoginFailed):
         return kind("it wants a login", server="s", reason="revoked", fix="log in")
     if issubclass(kind, errors.CallError):
         return kind(
@@ -189,6 +189,7 @@ CODES = {
     "NotSent": 3,
     "Refused": 4,
     "NeedsLogin": 4,
+    "LoginFailed": 4,
     "CallTimeout": 5,
     "RunTimeout": 5,
     "AmbiguousDelivery": 6,

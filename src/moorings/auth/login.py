@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from .._secret import Secret
 from .._tasks import TaskOwner
+from .._urls import shown_url
 from ..store.credentials import CredentialStore, StoreError
 from . import grants
 from .authorization import AuthorizationRequest, check_browser_url, push
@@ -290,7 +291,7 @@ class LoginAttempt:
         if found.metadata.require_pushed_authorization_requests:
             request = await push(flow.http, found.metadata, registration, request, flow.deadline())
         if landing.seat is not None:
-            landing.seat.expect(request.state, self._account.name or self._account.subject.resource)
+            landing.seat.expect(request.state, self._account.name or shown_url(self._account.url))
         self._to(LoginState.SHOWN)
         async with self._person():
             if self._account.browser is not None:

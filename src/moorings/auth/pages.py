@@ -85,8 +85,8 @@ def stray_page() -> str:
         _DOTS,
         "Not of this login",
         "This is not the answer of a login that waits here",
-        "<p>It may be the page of an earlier login, or a link that was not followed to its end. Nothing has been "
-        "changed by it: a login that is under way still waits for its own answer.</p>\n"
+        "<p>It may belong to an earlier login, or its address was cut short. It has changed nothing: a login that is "
+        "under way still waits for its own answer.</p>\n"
         "<p>You can close this page.</p>",
     )
 

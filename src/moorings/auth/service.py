@@ -25,12 +25,12 @@ from .callback import Listeners
 from .challenge import bearer as bearer_of
 from .challenge import parse_challenges
 from .dpop import Nonces, Prover
-from .faults import LoginAbandoned, NotWanted
+from .faults import LoginAbandoned, NeedsPerson, NotWanted
 from .flows import Account, AccountFlow
 from .http import AuthHttp, on_this_machine
 from .knock import Knocked, challenges_of
 from .model import ALONE
-from .renewal import Postponed
+from .renewal import Gone, Postponed
 from .scopes import parse_scope
 from .worker import Ending
 
@@ -159,6 +159,9 @@ class AuthService:
         return AccountFlow(account, http, self.nonces, self._listeners, wall=self._wall)
 
     def _forget_net(self) -> None:
+        if self._listeners is not None:
+            # The port is the parent's: it must not stay taken for as long as this process lives.
+            self._listeners.forget_after_fork()
         _inherited.append((self._net, self._listeners))  # not to be finalized here
         self._net = self._listeners = None
         self._flows.clear()
@@ -416,6 +419,8 @@ class LoginUnderWay:
             if self.proof == "taken":
                 self.fresh = False
                 return self._bearer.credential
+        if not flow.able:
+            raise NeedsPerson(Gone("the server does not take the login there is"))
         fresh = await flow.obtain(store, Ask(challenges), known)
         self.unsaved = flow.unsaved
         self.proof = "open" if open_ else await flow.proven(fresh)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import shlex
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Literal
 
@@ -22,6 +23,7 @@ from ..auth.faults import (
     GrantError,
     LoginDenied,
     LoginTooLate,
+    NeedsPerson,
     NotTaken,
     NotWanted,
 )
@@ -137,10 +139,6 @@ async def login(
     )
     access = service_for(where, folder).access(account)
     try:
-        if not access.able:
-            raise NeedsLogin(
-                "nobody is there to log in", reason="login", server=name, fix=f"log in: moor login {name}"
-            )
         return await _login(access, name, force=force)
     finally:
         await owner.aclose()
@@ -156,6 +154,8 @@ async def _login(access: Access, name: str, *, force: bool) -> LoginResult:
             with contextlib.suppress(AuthFault, TimeoutError):
                 access.wake()
                 bearer = await access.bearer(loop.time() + access.account.within)
+        if not access.able and (bearer is None or force):
+            raise _nobody(name)
         under_way = access.log_in(bearer, force=force)
         try:
             # Each of its steps has a bound: the turn, the person, and what is said to servers.
@@ -166,6 +166,8 @@ async def _login(access: Access, name: str, *, force: bool) -> LoginResult:
                 under_way.cancel()
                 with contextlib.suppress(AuthFault, StoreError, TimeoutError):
                     await under_way.outcome.outcome(loop.time() + END_WITHIN)
+    except NeedsPerson as fault:
+        raise _nobody(name) from fault
     except AuthFault as fault:
         raise _failed(fault, name) from fault
     except StoreError as fault:
@@ -180,6 +182,15 @@ async def _login(access: Access, name: str, *, force: bool) -> LoginResult:
         expires_at=credential.expires_at,
         refreshable=credential.refresh_token is not None,
         fresh=under_way.fresh,
+    )
+
+
+def _nobody(name: str) -> NeedsLogin:
+    return NeedsLogin(
+        "a person must log in, and there is nobody to ask here",
+        reason="login",
+        server=name,
+        fix=f"in a terminal: moor login {shlex.quote(name)} (or with --flow device, and a browser elsewhere)",
     )
 
 
@@ -214,7 +225,7 @@ def _judge(under_way: LoginUnderWay, credential: Credential, name: str) -> None:
 TO_THE_SERVER = "see whether auth.issuer and auth.resource are those of this server"
 
 
-def _failed(fault: AuthFault, name: str) -> LoginFailed | NeedsLogin:
+def _failed(fault: AuthFault, name: str) -> LoginFailed:
     fix = fault.fix
     if isinstance(fault, LoginDenied):
         reason = "denied"
