@@ -71,7 +71,7 @@ async def terminal(
     screen = _Screen(stderr)
     opens = False
     if prompt.problem:
-        screen.say("", f"That was not it: {visible(prompt.problem)}")
+        screen.say("", f"That was not it: {visible(prompt.problem.rstrip('.'))}.")
         if fd is not None:
             screen.say(f"Paste {_what_to_paste(prompt)} here:")
     else:
