@@ -74,6 +74,10 @@ class Someone:
         """A browser that goes on by itself."""
         self._browsers.append(asyncio.ensure_future(browser))
 
+    async def every_page(self) -> list[str]:
+        """What each browser shows at the end."""
+        return [await each for each in self._browsers]
+
     async def page(self) -> str:
         """What the browser shows at the end, in small letters."""
         return (await self._browsers[-1]).lower()

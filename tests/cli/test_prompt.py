@@ -247,7 +247,7 @@ async def test_f12_8_what_is_pasted_is_returned_and_never_shown(prompt: LoginPro
 
 async def test_asked_again_the_reason_is_said_and_no_browser_is_opened() -> None:
     with Pty() as pty:
-        prompt = changed(LOGIN, problem="the state in it is another one.")
+        prompt = changed(LOGIN, problem="the state in it is another one")
         async with asked(pty, prompt, environ={"BROWSER": "/bin/false"}) as task:
             await pty.type("code\n")
         assert await task == "code"
