@@ -63,8 +63,14 @@ class Stage:
         self.config = folder / "config" / "moorings" / "moorings.toml"
         self.config.parent.mkdir(parents=True)
         self.config.write_text(f'[servers.{NAME}]\nurl = "{self.url}"\n')
+        # There is a person, played or real, where CI is set too.
+        kept = {
+            name: value
+            for name, value in os.environ.items()
+            if name != "CI" and not name.startswith("MOORINGS_")
+        }
         self.environment = {
-            **{name: value for name, value in os.environ.items() if not name.startswith("MOORINGS_")},
+            **kept,
             MARK: self.mark,
             "XDG_CONFIG_HOME": str(folder / "config"),
             "XDG_STATE_HOME": str(folder / "state"),

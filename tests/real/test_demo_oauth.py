@@ -23,7 +23,7 @@ PATIENCE = 100.0
 
 
 def environment(folder: Path) -> dict[str, str]:
-    return {**os.environ, "TMPDIR": str(folder)}
+    return {**os.environ, "TMPDIR": str(folder), "CI": "true"}
 
 
 def demo(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
