@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import itertools
 import json
 import os
 import platform
@@ -54,6 +55,7 @@ class Stage:
 
     def __init__(self, folder: Path, index: dict[str, Any]) -> None:
         self.folder = folder
+        self.sections = itertools.count(1)
         self.mark = uuid.uuid4().hex
         self.issuer_port, self.port = free_ports()
         self.issuer = f"http://127.0.0.1:{self.issuer_port}"
@@ -194,8 +196,8 @@ def _title(console: Console) -> None:
     console.print(f"[bold]Moorings {__version__}[/] [dim]· a server behind a login · {where}[/]")
 
 
-def _heading(console: Console, number: int, text: str) -> None:
-    console.print(f"\n[bold cyan]{number}[/] [bold]{text}[/]")
+def _heading(console: Console, stage: Stage, text: str) -> None:
+    console.print(f"\n[bold cyan]{next(stage.sections)}[/] [bold]{text}[/]")
 
 
 def _good(console: Console, text: str) -> None:
@@ -203,7 +205,7 @@ def _good(console: Console, text: str) -> None:
 
 
 def _two_programs(console: Console, stage: Stage, index: dict[str, Any]) -> None:
-    _heading(console, 1, "Two programs on this machine, and a configuration")
+    _heading(console, stage, "Two programs on this machine, and a configuration")
     provider, sdk = (index[name] for name in NEEDED)
     console.print(f"  authorization server  {stage.issuer}  [dim]oidc-provider {provider['version']}[/]")
     console.print(
@@ -215,7 +217,7 @@ def _two_programs(console: Console, stage: Stage, index: dict[str, Any]) -> None
 
 
 def _without_a_login(console: Console, stage: Stage) -> None:
-    _heading(console, 2, "Nobody has logged in")
+    _heading(console, stage, "Nobody has logged in")
     said = _moor(console, stage, "test", code=4)
     if f"moor login {NAME}" not in said:
         raise DemoFailed("`moor test` does not say how to log in")
@@ -224,13 +226,15 @@ def _without_a_login(console: Console, stage: Stage) -> None:
 
 def _log_in(console: Console, stage: Stage, *, real: bool) -> None:
     if real:
-        _heading(console, 3, "You log in")
+        _heading(console, stage, "You log in")
         console.print(
             f"  [yellow]As name and password the page takes {PERSON} and {PASSWORD} (or any others).[/]"
         )
         _moor_with_person(console, stage)
     else:
-        _heading(console, 3, "A person logs in (played by a script in place of the browser; PERSON=me: you)")
+        _heading(
+            console, stage, "A person logs in (played by a script in place of the browser; PERSON=me: you)"
+        )
         # Named, it is asked for though no terminal is there.
         _moor(console, stage, "login", NAME, "--flow", "browser", env=stage.played())
         console.print("  [dim]the script, on the pages of the authorization server:[/]")
@@ -243,7 +247,7 @@ def _log_in(console: Console, stage: Stage, *, real: bool) -> None:
 
 
 def _use(console: Console, stage: Stage) -> None:
-    _heading(console, 4, "From now on nobody is asked")
+    _heading(console, stage, "From now on nobody is asked")
     said = _moor(console, stage, "tools")
     if f"{NAME}__high_water" not in said:
         raise DemoFailed("its tools are not listed")
@@ -257,14 +261,14 @@ def _use(console: Console, stage: Stage) -> None:
 
 
 def _status(console: Console, stage: Stage) -> None:
-    _heading(console, 5, "Which login there is")
+    _heading(console, stage, "Which login there is")
     said = _moor(console, stage, "auth", "status", NAME)
     if "good" not in said:
         raise DemoFailed("it does not say that the login is good")
 
 
 def _log_out(console: Console, stage: Stage) -> None:
-    _heading(console, 6, "Logged out")
+    _heading(console, stage, "Logged out")
     said = _moor(console, stage, "logout", NAME)
     if "revoked" not in said or "NOT revoked" in said:
         raise DemoFailed("the tokens were not revoked")
@@ -273,7 +277,7 @@ def _log_out(console: Console, stage: Stage) -> None:
 
 
 def _nobody_left(console: Console, stage: Stage) -> None:
-    _heading(console, 7, "What is left")
+    _heading(console, stage, "What is left")
     until = time.monotonic() + END_WITHIN
     # A browser lives on when `moor login` has ended: here it is a script at its last line.
     while (left := ours(stage.mark)) and time.monotonic() < until:
