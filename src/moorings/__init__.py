@@ -12,8 +12,10 @@ from ._version import __version__
 if TYPE_CHECKING:
     from ._secret import Secret
     from .auth.document import client_document
+    from .auth.logout import LoggedOut, LogoutReport, logout
     from .auth.prompt import LoginPrompt, OnLoginUrl
     from .auth.report import Login, Logins, ServerLogin, read_logins
+    from .auth.transfer import ExportReport, ImportReport, export_logins, import_logins
     from .config import AuthSettings, Bounds, CredentialSettings, HttpServer, StdioServer
     from .config.files import load as load_config
     from .errors import (
@@ -25,10 +27,12 @@ if TYPE_CHECKING:
         ConfigError,
         HostClosedError,
         HttpDetail,
+        LoginFileError,
         MisuseError,
         MooringsError,
         NeedsLogin,
         NotSent,
+        RefreshFailed,
         Refused,
         RequiredServerMissing,
         RunTimeout,
@@ -45,6 +49,7 @@ if TYPE_CHECKING:
     from .host.async_host import AsyncHost
     from .host.blocking import Host
     from .host.catalog import CatalogPrompt, CatalogResource, CatalogTemplate, CatalogTool
+    from .host.logins import refresh_login
     from .host.names import exposed_name
     from .host.report import CloseReport, Readiness
     from .observe import CatalogChanged, StateChanged
@@ -68,8 +73,10 @@ if TYPE_CHECKING:
 _HOMES = {
     "_secret": ("Secret",),
     "auth.document": ("client_document",),
+    "auth.logout": ("LoggedOut", "LogoutReport", "logout"),
     "auth.prompt": ("LoginPrompt", "OnLoginUrl"),
     "auth.report": ("Login", "Logins", "ServerLogin", "read_logins"),
+    "auth.transfer": ("ExportReport", "ImportReport", "export_logins", "import_logins"),
     "config": ("AuthSettings", "Bounds", "CredentialSettings", "HttpServer", "StdioServer"),
     "errors": (
         "AmbiguousDelivery",
@@ -80,10 +87,12 @@ _HOMES = {
         "ConfigError",
         "HostClosedError",
         "HttpDetail",
+        "LoginFileError",
         "MisuseError",
         "MooringsError",
         "NeedsLogin",
         "NotSent",
+        "RefreshFailed",
         "Refused",
         "RequiredServerMissing",
         "RunTimeout",
@@ -100,6 +109,7 @@ _HOMES = {
     "host.async_host": ("AsyncHost",),
     "host.blocking": ("Host",),
     "host.catalog": ("CatalogPrompt", "CatalogResource", "CatalogTemplate", "CatalogTool"),
+    "host.logins": ("refresh_login",),
     "host.names": ("exposed_name",),
     "host.report": ("CloseReport", "Readiness"),
     "observe": ("CatalogChanged", "StateChanged"),
@@ -142,15 +152,20 @@ __all__ = [
     "CreateMessageResult",
     "CredentialSettings",
     "ElicitResult",
+    "ExportReport",
     "GetPromptResult",
     "Handlers",
     "Host",
     "HostClosedError",
     "HttpDetail",
     "HttpServer",
+    "ImportReport",
+    "LoggedOut",
     "Login",
+    "LoginFileError",
     "LoginPrompt",
     "Logins",
+    "LogoutReport",
     "MisuseError",
     "MooringsError",
     "NeedsLogin",
@@ -159,6 +174,7 @@ __all__ = [
     "Prompt",
     "ReadResourceResult",
     "Readiness",
+    "RefreshFailed",
     "Refused",
     "RequiredServerMissing",
     "Resource",
@@ -185,9 +201,13 @@ __all__ = [
     "WrongLoopError",
     "__version__",
     "client_document",
+    "export_logins",
     "exposed_name",
+    "import_logins",
     "load_config",
+    "logout",
     "read_logins",
+    "refresh_login",
 ]
 
 

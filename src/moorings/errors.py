@@ -15,6 +15,8 @@
     ├── UnknownServer, UnknownTool     no such name; also UnknownResource
     ├── RunTimeout                     an agent run passed its deadline (also a TimeoutError)
     ├── StoreFailed                    the store of logins did not answer, or refused
+    ├── RefreshFailed                  a login was not renewed now, and is kept
+    ├── LoginFileError                 a file of logins cannot be written, read or taken
     ├── SkillMismatch                  a file of a skill is not what its entry says
     └── CallError                      how a call ended, if not with a result (law 4)
         ├── Refused                    the server said no, or it was turned away before it ran
@@ -41,10 +43,12 @@ __all__ = [
     "ConfigError",
     "HostClosedError",
     "HttpDetail",
+    "LoginFileError",
     "MisuseError",
     "MooringsError",
     "NeedsLogin",
     "NotSent",
+    "RefreshFailed",
     "Refused",
     "RequiredServerMissing",
     "RunTimeout",
@@ -288,6 +292,26 @@ class StoreFailed(MooringsError):
     """The store of logins did not answer, or refused; what it holds is not known, and another time may do better."""
 
     code = "MOOR_STORE_FAILED"
+
+
+class RefreshFailed(MooringsError):
+    """A login was not renewed: its server did not answer, or not now. It is kept, and another time may do better."""
+
+    code = "MOOR_REFRESH_FAILED"
+
+
+class LoginFileError(MooringsError):
+    """A file of exported logins cannot be written, read or taken. Nothing was changed here."""
+
+    code = "MOOR_LOGIN_FILE"
+
+    def __init__(self, message: str, *, reason: str, file: str, fix: str | None = None) -> None:
+        super().__init__(f"{file}: {message}", fix=fix)
+        self.reason = reason
+        """``file`` (it cannot be read or written, or is there already), ``damaged`` (cut off, changed, none of ours),
+        ``version`` (of a later Moorings), ``passphrase`` (not the right one, or none that will do), ``principal`` (its
+        logins are somebody else's), ``exists`` (there is a login in that place), ``older`` (and a newer one)."""
+        self.file = file
 
 
 class SkillMismatch(MooringsError):

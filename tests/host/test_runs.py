@@ -330,7 +330,9 @@ async def test_calls_left_unawaited_are_cancelled_at_the_end_and_the_server_told
 
 
 @pytest.mark.parametrize("outer", [False, True])
-async def test_calls_that_the_end_of_a_late_run_overtakes_time_out_all_the_same(tmp_path: Path, outer: bool) -> None:
+async def test_calls_that_the_end_of_a_late_run_overtakes_time_out_all_the_same(
+    tmp_path: Path, outer: bool
+) -> None:
     """The order driven by hand: the deadline ends the block before the clocks of the calls have struck."""
     log = FaultLog(tmp_path / "s")
     async with AsyncHost({"s": server(tmp_path)}, state_dir=False) as host:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Literal
 from urllib.parse import urlsplit
 
@@ -20,17 +19,17 @@ from ..config import CredentialSettings, HttpServer
 from ..config.auth_spec import AuthSettings
 from ..config.headers import same_name
 from ..config.http_spec import Server
-from ..config.places import state_dir as usual_state_dir
 from ..errors import ConfigError, StoreFailed
 from ..net.addresses import proxy_for
 from ..store.credentials import CorruptEntry, CredentialStore, StoredKey, StoreError, StoreUnusable
+from .at_store import IN_MEMORY, folder_at
 from .broker import MARGIN, Subject, due_at, of_kind, works
 from .flows import Account, Kind
 from .model import ALONE, BadRecord, Credential, decode_credential
 from .renewal import INTENT
 from .shared import store_of
 
-__all__ = ["Login", "Logins", "ServerLogin", "read_logins"]
+__all__ = ["Login", "Logins", "ServerLogin", "login_of", "read_logins", "what_next"]
 
 _MINE = ("principal", "issuer", "client_id", "resource")
 
@@ -132,7 +131,7 @@ async def read_logins(
         StoreFailed: it did not answer, or refused; another time may do better.
     """
     settings = credentials or CredentialSettings()
-    opened = store_of(settings, _folder(state_dir))
+    opened = store_of(settings, folder_at(state_dir))
     if opened is None:
         return _logins("memory", settings.principal, servers, [], 0, ())
     store: CredentialStore | None = None
@@ -191,10 +190,11 @@ async def _login(
             reason=str(fault),
         )
         return bad, None
-    return _told(credential, mark == b"%d" % credential.version), credential
+    return login_of(credential, pending=mark == b"%d" % credential.version), credential
 
 
-def _told(credential: Credential, pending: bool) -> Login:
+def login_of(credential: Credential, *, pending: bool = False) -> Login:
+    """What people may know of a credential."""
     registration, metadata = credential.registration, credential.metadata
     notes = list(metadata.problems)
     if not metadata.source:
@@ -281,7 +281,7 @@ def _server(
         login=login,
         proxy=_proxy(server, endpoint or settings.issuer or server.url),
         private_networks=settings.private_networks,
-        next=_next(account.kind, login, time.time(), store),
+        next=what_next(account.kind, login, time.time(), store),
     )
     return told, at
 
@@ -317,13 +317,13 @@ def _proxy(server: HttpServer, url: str) -> str:
     return shown_url(proxy) if proxy else ""
 
 
-def _next(flow: Kind, login: Login | None, now: float, store: str) -> str:
+def what_next(flow: Kind, login: Login | None, now: float, store: str) -> str:
     """What happens next, in one clause."""
     alone = flow in ALONE
     anew = "another is got by itself" if alone else "a person must log in"
     if login is None:
         if store == "memory":
-            return "logins live in the process that uses them, and cannot be seen from here"
+            return f"{IN_MEMORY}, and cannot be seen from here"
         first = "a token is got by itself" if alone else "a person must log in"
         return f"nothing is stored: {first} where the server wants one"
     if login.state == "unreadable":
@@ -344,14 +344,3 @@ def _next(flow: Kind, login: Login | None, now: float, store: str) -> str:
         return anew
     when = "until the server refuses it" if login.expires_at is None else "until it ends"
     return f"it is used {when}; then {anew}"
-
-
-def _folder(state_dir: str | os.PathLike[str] | bool | None) -> Path | None:
-    if state_dir is False:
-        return None
-    if state_dir is None or state_dir is True:
-        try:
-            return usual_state_dir()
-        except ConfigError:
-            return None  # the home is not known: nothing is kept, as in a host
-    return Path(os.path.abspath(state_dir))

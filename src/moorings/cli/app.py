@@ -30,7 +30,13 @@ class _Ended(BaseException):
 class _Verbs(click.Group):
     """The verbs, each imported when it is used."""
 
-    modules: ClassVar[dict[str, str]] = {"auth": "auth", "call": "call", "test": "check", "tools": "tools"}
+    modules: ClassVar[dict[str, str]] = {
+        "auth": "auth",
+        "call": "call",
+        "logout": "logout",
+        "test": "check",
+        "tools": "tools",
+    }
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return sorted(self.modules)

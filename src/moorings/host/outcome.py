@@ -14,7 +14,9 @@ __all__ = ["as_cancelled", "outcome_of"]
 T = TypeVar("T")
 
 
-async def outcome_of(make: Callable[[], Coroutine[Any, Any, T]], ended: Callable[[CancelNote | None], CallError]) -> T:
+async def outcome_of(
+    make: Callable[[], Coroutine[Any, Any, T]], ended: Callable[[CancelNote | None], CallError]
+) -> T:
     """Make a call and await it; its cancellation comes out as the error that ``ended`` makes of the session's note.
 
     The call is made here and not by the caller: a task that is cancelled before its first step then leaves no
