@@ -22,6 +22,7 @@ import contextlib
 import hashlib
 import os
 import stat
+import time
 import unicodedata
 from collections.abc import Mapping
 from pathlib import Path
@@ -264,8 +265,9 @@ async def import_logins(
             if known is not None and _same(known, each):
                 unchanged += 1
                 continue
-            # Newer than what any process has seen of it, so that all of them take it up.
-            version = each.version if known is None else max(known.version, each.version) + 1
+            # Newer than what any process has seen of it, of a login that was removed here too: else those that use that
+            # would not take it up. No login is written once a second for its whole life.
+            version = max(int(time.time()), each.version, 0 if known is None else known.version) + 1
             taken = msgspec.structs.replace(each, version=version)
             await drop_intent(store, digest, leases[digest])
             await store.save(digest, encode_credential(taken), leases[digest], about=about(taken))
