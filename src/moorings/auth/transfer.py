@@ -447,10 +447,13 @@ def _read(path: Path) -> bytes:
     )
     try:
         descriptor = os.open(path, flags)
-        with open(descriptor, "rb") as file:
+        try:
             if not stat.S_ISREG(os.fstat(descriptor).st_mode):
                 raise _of_file(path, "it is no file")
-            data = file.read(MOST_BYTES + 1)
+            with open(descriptor, "rb", closefd=False) as file:
+                data = file.read(MOST_BYTES + 1)
+        finally:
+            os.close(descriptor)
     except OSError as error:
         raise _of_file(path, f"it cannot be read: {error.strerror or error}") from None
     if len(data) > MOST_BYTES:
@@ -493,8 +496,9 @@ def _split(data: bytes, path: Path) -> tuple[_Head, bytes]:
 
 def _affordable(head: _Head) -> bool:
     """What scrypt may be asked to do: the file is not to be believed before it is opened."""
-    powers = head.n > 1 and head.n & (head.n - 1) == 0
-    return powers and head.r > 0 and 0 < head.p <= MOST_LANES and 128 * head.n * head.r <= MOST_MEMORY
+    if head.n < 2 or head.n & (head.n - 1) or head.r < 1 or not 0 < head.p <= MOST_LANES:
+        return False
+    return 128 * head.n * head.r <= MOST_MEMORY and head.n.bit_length() <= 16 * head.r  # RFC 7914 §2
 
 
 def _opened(head: _Head, sealed: bytes, key: bytes, path: Path) -> bytes:
