@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         ConfigError,
         HostClosedError,
         HttpDetail,
+        LoginFailed,
         LoginFileError,
         MisuseError,
         MooringsError,
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
     from .host.async_host import AsyncHost
     from .host.blocking import Host
     from .host.catalog import CatalogPrompt, CatalogResource, CatalogTemplate, CatalogTool
+    from .host.login import LoginResult, login
     from .host.logins import refresh_login
     from .host.names import exposed_name
     from .host.report import CloseReport, Readiness
@@ -87,6 +89,7 @@ _HOMES = {
         "ConfigError",
         "HostClosedError",
         "HttpDetail",
+        "LoginFailed",
         "LoginFileError",
         "MisuseError",
         "MooringsError",
@@ -109,6 +112,7 @@ _HOMES = {
     "host.async_host": ("AsyncHost",),
     "host.blocking": ("Host",),
     "host.catalog": ("CatalogPrompt", "CatalogResource", "CatalogTemplate", "CatalogTool"),
+    "host.login": ("LoginResult", "login"),
     "host.logins": ("refresh_login",),
     "host.names": ("exposed_name",),
     "host.report": ("CloseReport", "Readiness"),
@@ -162,8 +166,10 @@ __all__ = [
     "ImportReport",
     "LoggedOut",
     "Login",
+    "LoginFailed",
     "LoginFileError",
     "LoginPrompt",
+    "LoginResult",
     "Logins",
     "LogoutReport",
     "MisuseError",
@@ -205,6 +211,7 @@ __all__ = [
     "exposed_name",
     "import_logins",
     "load_config",
+    "login",
     "logout",
     "read_logins",
     "refresh_login",

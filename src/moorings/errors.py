@@ -14,6 +14,7 @@
     ├── RequiredServerMissing          ``wait_ready`` or a run wanted it
     ├── UnknownServer, UnknownTool     no such name; also UnknownResource
     ├── RunTimeout                     an agent run passed its deadline (also a TimeoutError)
+    ├── LoginFailed                    a login that was asked for came to no end that counts
     ├── StoreFailed                    the store of logins did not answer, or refused
     ├── RefreshFailed                  a login was not renewed now, and is kept
     ├── LoginFileError                 a file of logins cannot be written, read or taken
@@ -43,6 +44,7 @@ __all__ = [
     "ConfigError",
     "HostClosedError",
     "HttpDetail",
+    "LoginFailed",
     "LoginFileError",
     "MisuseError",
     "MooringsError",
@@ -292,6 +294,23 @@ class StoreFailed(MooringsError):
     """The store of logins did not answer, or refused; what it holds is not known, and another time may do better."""
 
     code = "MOOR_STORE_FAILED"
+
+
+class LoginFailed(MooringsError):
+    """A login came to no end that counts. What was in use before still is, unless it says that tokens were stored."""
+
+    code = "MOOR_LOGIN_FAILED"
+
+    def __init__(
+        self, message: str, *, reason: str, server: str | None = None, fix: str | None = None
+    ) -> None:
+        super().__init__(message, server=server, fix=fix)
+        self.reason = reason
+        """``denied`` (the server or the person said no), ``timeout`` (nobody came back in time), ``not_wanted`` (the
+        server answers without a login), ``not_taken`` (it refuses the tokens that came), ``unproven`` (tokens are
+        stored, and whether the server takes them is not known), ``unsaved`` (they could not be stored), ``port`` (that
+        of the listener is taken), ``unreachable`` (a server did not answer), ``client``, ``server`` or ``package`` (as
+        ``NeedsLogin.reason``), ``failed`` (anything else)."""
 
 
 class RefreshFailed(MooringsError):

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from moorings._secret import Secret
-from moorings.auth.authorization import AuthorizationRequest, check_browser_url, push
+from moorings.auth.authorization import AuthorizationRequest, check_browser_url, is_for, push
 from moorings.auth.faults import (
     AuthFault,
     GrantError,
@@ -310,3 +310,37 @@ async def test_a_push_that_is_refused_is_typed() -> None:
             await push(Canned(reply), metadata, a_client(), begun(), soon())
     with pytest.raises(GrantError, match="names no endpoint"):
         await push(Canned(), a_server(), a_client(), begun(), soon())
+
+
+@pytest.mark.parametrize("code", ["a?b", "?", "a?state=x", "https://x?y"])
+def test_a_question_mark_in_a_query_is_a_part_of_it(code: str) -> None:
+    """RFC 3986 §3.4 lets it stand there as it is."""
+    request = begun()
+    state = request.state.reveal()
+    for query in (f"code={code}&state={state}", f"state={state}&code={code}"):
+        for callback in (query, f"?{query}", f"{REDIRECT}?{query}", f"http://127.0.0.1:9/a=b?{query}"):
+            assert is_for(callback, request.state)
+            assert request.finish(callback).reveal() == code
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "",
+        "state=",
+        "state=x",
+        "code=a",
+        "state={0}&state={0}",
+        "state={0}&code=a&code=a",
+        "state={0}x",
+        "State={0}",
+    ],
+)
+def test_what_is_for_another_attempt(query: str) -> None:
+    request = begun()
+    assert not is_for(query.format(request.state.reveal()), request.state)
+
+
+def test_an_error_is_for_its_attempt_too() -> None:
+    request = begun()
+    assert is_for(f"error=access_denied&state={request.state.reveal()}", request.state)

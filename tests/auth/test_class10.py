@@ -187,7 +187,7 @@ async def test_f10_4_a_refused_refresh_token_and_a_store_that_has_not_moved(tmp_
             error = await outcome(host)
             assert isinstance(error, NeedsLogin)
             assert (error.reason, error.sent, error.server) == ("revoked", False, "s")
-            assert "invalid_grant" in str(error) and "browser" in (error.fix or "")
+            assert "invalid_grant" in str(error) and "moor login s" in (error.fix or "")
             await events.seen("s", "needs_auth")
             assert [each.state for each in await stored(tmp_path / "c")] == ["refused"]
             # Nothing is tried again by itself, nor by calls.

@@ -15,12 +15,14 @@ from moorings import (
     ConfigError,
     CredentialSettings,
     HttpServer,
+    LoginPrompt,
     LogoutReport,
     MisuseError,
     NeedsLogin,
     Secret,
     StdioServer,
     StoreFailed,
+    login,
     logout,
 )
 from moorings.auth import clients_kept
@@ -30,7 +32,7 @@ from moorings.auth.renewal import INTENT, about
 from moorings.store.credentials import LeaseLost, StoreError, StoreUnusable
 from moorings.store.files import FileStore
 from tests.auth.host_kit import away, files, holding, logged_in, outcome, put, spec, stored
-from tests.faults.auth_server import AuthFaults, form_of
+from tests.faults.auth_server import AuthFaults, consent, form_of
 
 REFRESH = "token:refresh_token"
 
@@ -71,10 +73,10 @@ async def test_the_tokens_are_revoked_the_client_is_deleted_and_nothing_stays(tm
         kept = await logged_in(server, tmp_path / "c")
         assert len(keys(tmp_path / "c")) == 2  # the login, and the client
         report = await out(server, tmp_path / "c")
-        (login,) = report.logins
-        assert (login.issuer, login.client_id, login.state) == (server.issuer, kept.key.client_id, "good")
-        assert (login.refresh_token, login.access_token, login.client) == ("revoked", "revoked", "deleted")
-        assert report.all_revoked and login.problems == report.problems == ()
+        (ended,) = report.logins
+        assert (ended.issuer, ended.client_id, ended.state) == (server.issuer, kept.key.client_id, "good")
+        assert (ended.refresh_token, ended.access_token, ended.client) == ("revoked", "revoked", "deleted")
+        assert report.all_revoked and ended.problems == report.problems == ()
         assert (report.store, report.principal) == (f"file:{tmp_path / 'c'}", "local")
         assert report.resource == server.resource and "a person must log in" in report.next
         assert revocations(server) == [("refresh_token", "refresh"), ("access_token", "access")]
@@ -97,8 +99,8 @@ async def test_nothing_is_said_to_a_server_where_it_is_local(tmp_path: Path) -> 
         await logged_in(server, tmp_path / "c")
         before = len(server.requests)
         report = await out(server, tmp_path / "c", local=True)
-        (login,) = report.logins
-        assert (login.refresh_token, login.access_token, login.client) == ("not_asked", "not_asked", "kept")
+        (ended,) = report.logins
+        assert (ended.refresh_token, ended.access_token, ended.client) == ("not_asked", "not_asked", "kept")
         assert not report.all_revoked and len(server.requests) == before
         # The client is no login: it serves the next one.
         assert await stored(tmp_path / "c") == [] and len(keys(tmp_path / "c")) == 1
@@ -109,21 +111,21 @@ async def test_a_server_that_offers_no_way_is_not_asked(tmp_path: Path) -> None:
     async with AuthFaults(metadata={"revocation_endpoint": None}, register_fields=fields) as server:
         await logged_in(server, tmp_path / "c")
         report = await out(server, tmp_path / "c")
-        (login,) = report.logins
-        assert (login.refresh_token, login.access_token, login.client) == (
+        (ended,) = report.logins
+        assert (ended.refresh_token, ended.access_token, ended.client) == (
             "not_offered",
             "not_offered",
             "kept",
         )
-        assert not report.all_revoked and login.problems == ()
+        assert not report.all_revoked and ended.problems == ()
         assert await stored(tmp_path / "c") == [] and server.clients
 
 
 async def test_a_token_of_a_kind_that_cannot_be_revoked(tmp_path: Path) -> None:
     async with AuthFaults(on={"revoke": ["ok", "refuse:unsupported_token_type"]}) as server:
         await logged_in(server, tmp_path / "c")
-        (login,) = (await out(server, tmp_path / "c")).logins
-        assert (login.refresh_token, login.access_token) == ("revoked", "not_offered")
+        (ended,) = (await out(server, tmp_path / "c")).logins
+        assert (ended.refresh_token, ended.access_token) == ("revoked", "not_offered")
 
 
 @pytest.mark.parametrize(
@@ -145,18 +147,18 @@ async def test_a_server_that_does_not_do_it_keeps_nothing_here(how: str, said: s
         bound = 1.0 if said == "within" else 10.0
         report = await out(server, tmp_path / "c", within=bound)
         took = time.monotonic() - began
-        (login,) = report.logins
-        assert (login.refresh_token, login.access_token) == ("failed", "failed")
-        assert not report.all_revoked and said in login.problems[0], login.problems
-        assert login.problems[0].startswith("the refresh token was not revoked: ")
+        (ended,) = report.logins
+        assert (ended.refresh_token, ended.access_token) == ("failed", "failed")
+        assert not report.all_revoked and said in ended.problems[0], ended.problems
+        assert ended.problems[0].startswith("the refresh token was not revoked: ")
         # Both tokens and the client share one bound, and a second of slack for a busy machine.
         assert said != "within" or 0.9 < took < 3.0
         assert keys(tmp_path / "c") == []
         if how.startswith("status") or said == "within":
-            assert login.client == "forgotten" and server.clients
-            assert login.problems[-1] == "the registration of the client was not deleted at the server"
+            assert ended.client == "forgotten" and server.clients
+            assert ended.problems[-1] == "the registration of the client was not deleted at the server"
         else:
-            assert login.client == "deleted"
+            assert ended.client == "deleted"
         text = repr(report) + msgspec.json.encode(report).decode()
         assert not [each for each in server.access if each in text]
 
@@ -164,8 +166,8 @@ async def test_a_server_that_does_not_do_it_keeps_nothing_here(how: str, said: s
 async def test_a_server_that_is_not_there_any_more(tmp_path: Path) -> None:
     async with AuthFaults() as server:
         await logged_in(server, tmp_path / "c")
-    (login,) = (await out(server, tmp_path / "c")).logins
-    assert (login.refresh_token, login.access_token, login.client) == ("failed", "failed", "forgotten")
+    (ended,) = (await out(server, tmp_path / "c")).logins
+    assert (ended.refresh_token, ended.access_token, ended.client) == ("failed", "failed", "forgotten")
     assert keys(tmp_path / "c") == []
 
 
@@ -175,8 +177,8 @@ async def test_one_that_is_over_is_told_to_the_server_all_the_same(state: Any, t
     async with AuthFaults() as server:
         kept = await logged_in(server, tmp_path / "c")
         await put(tmp_path / "c", msgspec.structs.replace(kept, state=state, reason="x"))
-        (login,) = (await out(server, tmp_path / "c")).logins
-        assert (login.state, login.refresh_token) == (state, "revoked")
+        (ended,) = (await out(server, tmp_path / "c")).logins
+        assert (ended.state, ended.refresh_token) == (state, "revoked")
         assert server.families[0].revoked and keys(tmp_path / "c") == []
 
 
@@ -207,9 +209,9 @@ async def test_a_login_that_cannot_be_read_goes_too(tmp_path: Path) -> None:
         data[-5] ^= 1
         file.write_bytes(data)
         report = await out(server, tmp_path / "c")
-        (login,) = report.logins
-        assert (login.state, login.issuer) == ("unreadable", server.issuer)
-        assert "cannot be read" in login.problems[0] and not report.all_revoked
+        (ended,) = report.logins
+        assert (ended.state, ended.issuer) == ("unreadable", server.issuer)
+        assert "cannot be read" in ended.problems[0] and not report.all_revoked
         assert not file.exists() and not server.at("revoke")
         file.write_bytes(b"")  # whose it is cannot be read either: it is told, and left
         report = await out(server, tmp_path / "c")
@@ -229,9 +231,9 @@ async def test_the_secret_of_a_configured_client_is_that_of_the_settings(tmp_pat
         assert server.clients and not server.at("client")
         # One that is configured no more cannot prove itself: that is told, and the login goes.
         await put(tmp_path / "c", kept)
-        (login,) = (await out(server, tmp_path / "c")).logins
-        assert (login.refresh_token, login.client) == ("failed", "")
-        assert "configured no more" in login.problems[0] and keys(tmp_path / "c") == []
+        (ended,) = (await out(server, tmp_path / "c")).logins
+        assert (ended.refresh_token, ended.client) == ("failed", "")
+        assert "configured no more" in ended.problems[0] and keys(tmp_path / "c") == []
         # One without a secret needs no configuration.
         bare = Registration(issuer=server.issuer, client_id="open", auth_method="none", source="configured")
         server.clients["open"] = {"token_endpoint_auth_method": "none"}
@@ -245,8 +247,8 @@ async def test_a_key_that_cannot_be_read_holds_up_nothing(tmp_path: Path) -> Non
         keyed = msgspec.structs.replace(kept.registration, auth_method="private_key_jwt", client_secret=None)
         await put(tmp_path / "c", msgspec.structs.replace(kept, registration=keyed))
         auth = AuthSettings(private_key_file=str(tmp_path / "none.pem"))
-        (login,) = (await out(server, tmp_path / "c", auth)).logins
-        assert login.refresh_token == "failed" and "none.pem" in login.problems[0]
+        (ended,) = (await out(server, tmp_path / "c", auth)).logins
+        assert ended.refresh_token == "failed" and "none.pem" in ended.problems[0]
         assert await stored(tmp_path / "c") == []
 
 
@@ -261,8 +263,8 @@ async def test_a_setting_that_cannot_be_used_holds_up_nothing(
     async with AuthFaults() as server:
         await logged_in(server, tmp_path / "c")
         monkeypatch.setattr(logging_out.grants, "revoke", revoke)
-        (login,) = (await out(server, tmp_path / "c")).logins
-        assert login.refresh_token == "failed" and "ca_file" in login.problems[0]
+        (ended,) = (await out(server, tmp_path / "c")).logins
+        assert ended.refresh_token == "failed" and "ca_file" in ended.problems[0]
         assert keys(tmp_path / "c") == []
 
 
@@ -271,8 +273,8 @@ async def test_a_client_that_another_login_uses_stays(tmp_path: Path) -> None:
         kept = await logged_in(server, tmp_path / "c")
         await put(tmp_path / "c", await kept_of(server, kept, resource=server.origin + "/other"))
         await put(tmp_path / "c", await kept_of(server, kept, principal="anna"))
-        (login,) = (await out(server, tmp_path / "c")).logins
-        assert login.client == "kept" and server.clients and not server.at("client")
+        (ended,) = (await out(server, tmp_path / "c")).logins
+        assert ended.client == "kept" and server.clients and not server.at("client")
         assert {(each.key.principal, each.key.resource) for each in await stored(tmp_path / "c")} == {
             ("local", server.origin + "/other"),
             ("anna", server.resource),
@@ -298,6 +300,31 @@ async def test_of_two_who_log_out_at_once_one_deletes_the_client(tmp_path: Path)
             ["deleted", "deleted"],
         )
         assert not server.clients and keys(tmp_path / "c") == []
+
+
+async def test_a_client_that_a_login_under_way_may_use_stays(tmp_path: Path) -> None:
+    """It has the URL with that client in it at a browser already."""
+    shown, done = asyncio.Event(), asyncio.Event()
+
+    async def person(prompt: LoginPrompt) -> str:
+        shown.set()
+        await done.wait()
+        return await consent(prompt.url)
+
+    async with AuthFaults() as server:
+        kept = await logged_in(server, tmp_path / "c")
+        where = files(tmp_path / "c")
+        under_way = asyncio.ensure_future(
+            login(spec(server), on_login_url=person, force=True, credentials=where)
+        )
+        await shown.wait()
+        assert (await out(server, tmp_path / "c")).logins[0].client == "kept" and server.clients
+        assert await stored(tmp_path / "c") == []
+        done.set()
+        assert (await under_way).fresh
+        (now,) = await stored(tmp_path / "c")
+        assert now.key.client_id == kept.key.client_id or len(server.clients) == 2
+        assert (await out(server, tmp_path / "c")).logins[0].client == "deleted"
 
 
 async def test_a_client_put_aside_goes_with_its_login(tmp_path: Path) -> None:

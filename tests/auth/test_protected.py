@@ -47,7 +47,7 @@ async def test_without_a_person_it_says_what_is_needed_and_asks_for_nothing() ->
             await host.wait_ready(10)
             assert await host._servers["s"].changed(asyncio.get_running_loop().time() + 10)
             status = host.status()["s"]
-            assert status.state == "needs_auth" and "browser" in (status.fix or "")
+            assert status.state == "needs_auth" and "moor login s;" in (status.fix or "")
             with pytest.raises(NeedsLogin) as needed:
                 await host.call("s__echo", {"text": "x"})
             assert (needed.value.reason, needed.value.sent, needed.value.server) == ("login", False, "s")
@@ -156,8 +156,8 @@ async def test_a_host_that_closes_gives_its_login_up() -> None:
         assert not server.grants()
 
 
-async def test_a_login_that_failed_says_how_it_is_shown_again() -> None:
-    """Where there is a browser already, the advice is not to give one."""
+async def test_a_login_that_failed_says_how_another_is_made() -> None:
+    """Where somebody can be asked, too: the next use does not ask them again."""
 
     async def astray(name: str, url: str) -> str:
         return "what somebody pasted"
@@ -171,7 +171,7 @@ async def test_a_login_that_failed_says_how_it_is_shown_again() -> None:
                 await host.call("s__echo", {"text": "x"})
             assert needed.value.reason == "login"
             fix = needed.value.fix or ""
-            assert "restart" in fix and "browser=" not in fix
+            assert "moor login s" in fix
 
 
 @pytest.mark.parametrize(

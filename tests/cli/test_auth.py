@@ -217,9 +217,10 @@ def test_a_server_that_wants_a_login_is_told_as_such(
     file = tmp_path / "m.toml"
     with in_thread() as server:
         file.write_text(f"[host]\nstate_dir = 'state'\n[servers.s]\nurl = '{server.url}'\n")
-        assert main(["test", "--config", str(file), "--json"]) == 3
+        assert main(["test", "--config", str(file), "--json"]) == 4
         told = json.loads(capsys.readouterr().out)["servers"]["s"]
-        assert told["state"] == "needs_auth" and "log in" in told["error"]["fix"]
+        assert told["state"] == "needs_auth" and "moor login s" in told["error"]["fix"]
+        assert told["error"]["needs"] == "login"
         assert main(["call", "s__echo", "text=x", "--config", str(file), "--json"]) == 4
         error = json.loads(capsys.readouterr().out)["error"]
         assert (error["code"], error["reason"]) == ("MOOR_NEEDS_LOGIN", "login")

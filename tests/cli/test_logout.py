@@ -307,7 +307,7 @@ def test_the_passphrase_from_a_file_or_a_pipe(
     code, _, err = run(*export, str(tmp_path / "none"))
     assert code == 2 and "No such file" in err
     code, _, err = run(*export[:-1])
-    assert code == 2 and "no terminal" in err and not file.exists()
+    assert code == 2 and "nobody can be asked" in err and not file.exists()
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(WORDS.encode() + b"\r\n")))
     assert run(*export, "-")[0] == 0
     (tmp_path / "words").write_text(WORDS)
@@ -326,7 +326,7 @@ class Terminal:
 
     def __init__(self, *words: str) -> None:
         self._ours, theirs = pty.openpty()
-        env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)])}
+        env = {**os.environ, "CI": "", "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)])}
         self.process = subprocess.Popen(
             [sys.executable, "-c", AT_TERMINAL, *words], stdin=theirs, stdout=theirs, stderr=theirs,
             env=env, start_new_session=True,

@@ -155,7 +155,7 @@ def every_error() -> list[type[errors.MooringsError]]:
 
 
 def made(kind: type[errors.MooringsError]) -> errors.MooringsError:
-    if issubclass(kind, errors.NeedsLogin):
+    if issubclass(kind, errors.NeedsLogin | errors.LoginFailed):
         return kind("it wants a login", server="s", reason="revoked", fix="log in")
     if issubclass(kind, errors.CallError):
         return kind(
@@ -167,6 +167,8 @@ def made(kind: type[errors.MooringsError]) -> errors.MooringsError:
         return kind("it ended", missing={"s": "why"})
     if issubclass(kind, errors.SkillMismatch):
         return kind("it ended", server="s", skill="skill://a/SKILL.md", uri="skill://a/b", rule="size")
+    if issubclass(kind, errors.LoginFileError):
+        return kind("it ended", reason="damaged", file="f")
     if kind.__name__ == "ConfigProblems":
         from moorings.config import ConfigProblems, Problem
 
@@ -178,17 +180,20 @@ CODES = {
     "ConfigError": 2,
     "ConfigProblems": 2,
     "MisuseError": 2,
+    "LoginFileError": 2,
     "WrongLoopError": 2,
     "HostClosedError": 2,
     "StartError": 3,
     "StartTimeout": 3,
     "StoreFailed": 3,
+    "RefreshFailed": 3,
     "CommandNotFound": 3,
     "ServerDied": 3,
     "RequiredServerMissing": 3,
     "NotSent": 3,
     "Refused": 4,
     "NeedsLogin": 4,
+    "LoginFailed": 4,
     "CallTimeout": 5,
     "RunTimeout": 5,
     "AmbiguousDelivery": 6,

@@ -49,6 +49,7 @@ from moorings import (
     ElicitResult,
     Handlers,
     HttpServer,
+    LoginPrompt,
     NeedsLogin,
     Root,
     SkillMismatch,
@@ -212,13 +213,14 @@ def protected_host(url: str, auth: AuthSettings) -> AsyncHost:
         {S: HttpServer(url=url, auth=auth, bounds=BOUNDS)},
         state_dir=False,
         credentials=CredentialSettings(store="memory"),
-        browser=browser,
+        on_login_url=person,
     )
 
 
-async def browser(server: str, url: str) -> str:
-    """A person who says yes: goes where the login leads, up to the redirect URI, which is not fetched."""
-    end = parse_qs(urlsplit(url).query)["redirect_uri"][0]
+async def person(prompt: LoginPrompt) -> str | None:
+    """A person who says yes: goes where the login leads, to its end at our listener, or pastes where there is none."""
+    url, end = prompt.url, parse_qs(urlsplit(prompt.url).query)["redirect_uri"][0]
+    assert end == prompt.redirect_uri
     for _ in range(10):
         at = urlsplit(url)
         assert at.scheme == "http" and at.hostname, url
@@ -233,7 +235,13 @@ async def browser(server: str, url: str) -> str:
         assert places, f"the login leads nowhere: {head.splitlines()[0]}"
         url = urljoin(url, places[0])
         if url.startswith(end):
-            return url
+            if not prompt.listening:
+                return url
+            at = urlsplit(url)
+            _, writer = await asyncio.open_connection(at.hostname, at.port)
+            writer.write(f"GET {at.path}?{at.query} HTTP/1.1\r\nHost: {at.netloc}\r\n\r\n".encode())
+            writer.close()
+            return None
     raise AssertionError("the login leads from one place to the next")
 
 

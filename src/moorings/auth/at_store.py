@@ -8,18 +8,16 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..config.places import state_dir as usual_state_dir
 from ..errors import ConfigError, StoreFailed
 from ..store.credentials import CredentialStore, StoreError, StoreUnusable
-from .shared import store_of
+from .shared import state_folder, store_of
 
 if TYPE_CHECKING:
     from ..config.credential_spec import CredentialSettings
 
-__all__ = ["IN_MEMORY", "LOCK_WITHIN", "TURNS", "folder_at", "no_memory", "store_at"]
+__all__ = ["IN_MEMORY", "LOCK_WITHIN", "TURNS", "no_memory", "store_at"]
 
 IN_MEMORY = "logins live in the process that uses them"
 LOCK_WITHIN = 60.0
@@ -38,7 +36,7 @@ async def store_at(
         ConfigError: it cannot be used here, or is the memory of a process.
         StoreFailed: it did not answer, or refused.
     """
-    opened = store_of(settings, folder_at(state_dir))
+    opened = store_of(settings, state_folder(state_dir))
     if opened is None:
         raise no_memory()
     try:
@@ -59,15 +57,3 @@ def no_memory() -> ConfigError:
         f"{IN_MEMORY}, and end with it: there is no store to work on",
         fix="keep them in files, in the keyring or in a database (credentials.store)",
     )
-
-
-def folder_at(state_dir: str | os.PathLike[str] | bool | None) -> Path | None:
-    """The state folder that a host takes for this; None if nothing is kept on the disk."""
-    if state_dir is False:
-        return None
-    if state_dir is None or state_dir is True:
-        try:
-            return usual_state_dir()
-        except ConfigError:
-            return None  # the home is not known: nothing is kept, as in a host
-    return Path(os.path.abspath(state_dir))

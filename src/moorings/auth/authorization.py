@@ -25,7 +25,7 @@ from .faults import GrantError, LoginDenied, LoginFault, StrayCallback, WrongIss
 from .model import Registration, ServerMetadata
 from .pkce import challenge_of, new_state, new_verifier
 
-__all__ = ["AuthorizationRequest", "check_browser_url", "push"]
+__all__ = ["AuthorizationRequest", "check_browser_url", "is_for", "push"]
 
 OURS = frozenset(
     {
@@ -47,6 +47,7 @@ MOST_CALLBACK = 64 * 1024
 """Characters of a callback's query."""
 MOST_CODE = 16 * 1024
 
+_URL_START = re.compile(r"/|[A-Za-z][A-Za-z0-9+.\-]*://")
 # RFC 3986 has no others; a shell, a terminal or a page would read more into some of these.
 _ODD = re.compile(r"[^A-Za-z0-9\-._~:/?#\[\]@!$&'()*+,;=%]")
 
@@ -151,8 +152,7 @@ class AuthorizationRequest(Struct, frozen=True, kw_only=True):
             LoginFault: neither a code nor an error. The attempt is over.
         """
         values = _once(_pairs(callback) if isinstance(callback, str) else callback)
-        state = values.get("state")
-        if state is None or not _same(state, self.state.reveal()):
+        if not _has_state(values, self.state):
             raise StrayCallback("a callback with another state, or none: not of this login")
         self._check_issuer(values.get("iss"))
         hidden = (self.state, self.verifier, values.get("code"))
@@ -182,6 +182,14 @@ class AuthorizationRequest(Struct, frozen=True, kw_only=True):
                 f"the callback is not from {self.issuer}, which was asked",
                 fix="do not go on with that page; begin the login anew",
             )
+
+
+def is_for(callback: str, state: Secret) -> bool:
+    """Whether a callback (its query or whole URL) is for the attempt with this state: what ``finish`` asks first."""
+    try:
+        return _has_state(_once(_pairs(callback)), state)
+    except StrayCallback:
+        return False
 
 
 def check_browser_url(url: str) -> None:
@@ -252,8 +260,9 @@ def _pairs(callback: str) -> list[tuple[str, str]]:
     if len(callback) > MOST_CALLBACK:
         raise StrayCallback("a callback that is too long")
     query = callback.strip().partition("#")[0]
-    if "?" in query:
-        query = query.partition("?")[2]
+    before, mark, after = query.partition("?")
+    if mark and ("=" not in before or _URL_START.match(before)):
+        query = after  # A query may hold a question mark too (RFC 3986 §3.4).
     try:
         return parse_qsl(query, keep_blank_values=True, max_num_fields=100)
     except ValueError:
@@ -268,6 +277,11 @@ def _once(pairs: Sequence[tuple[str, str]]) -> dict[str, str]:
             raise StrayCallback(f"a callback with more than one {name}")
         values.setdefault(name, value)
     return values
+
+
+def _has_state(values: Mapping[str, str], state: Secret) -> bool:
+    given = values.get("state")
+    return given is not None and _same(given, state.reveal())
 
 
 def _same(one: str, two: str) -> bool:

@@ -30,14 +30,17 @@ from .._secret import Secret
 from ..errors import MisuseError
 from ..store.credentials import CredentialStore, StoreError, Watching
 from .faults import AuthFault, GrantError, Insufficient, LoginAbandoned, NeedsPerson, StepUpRefused, passes
-from .model import ALONE, Credential
+from .model import ALONE, LOGIN, Credential
 from .renewal import INTENT, ClientGone, Damaged, Dead, Gone, Postponed, Renewal, Unsaved, load
 from .scopes import StepUps
 from .worker import Ending, Worker
 
-__all__ = ["Ask", "Bearer", "Broker", "Flow", "Subject", "due_at", "of_kind", "usable"]
+__all__ = ["Ask", "Bearer", "Broker", "Flow", "Subject", "due_at", "of_kind", "stored_for", "usable"]
 
 T = TypeVar("T")
+
+NOTES = (INTENT, LOGIN)
+"""Endings of keys under which there is no credential."""
 
 _log = logging.getLogger("moorings")
 
@@ -420,6 +423,30 @@ class Broker:
         entry = self._entry(subject)
         return self._begin(entry, None if entry.current is None else entry.current.version)
 
+    def log_in(
+        self,
+        subject: Subject,
+        obtain: Callable[[CredentialStore, Credential | None], Awaitable[Credential]],
+    ) -> Outcome[Credential]:
+        """Take what ``obtain`` brings, as somebody asked for it. What there is stays in use meanwhile: requests and
+        renewals do not wait for it."""
+        entry = self._entry(subject)
+        return self._worker.start(lambda: self._log_in(entry, obtain), name=f"login to {subject.resource}")
+
+    async def _log_in(
+        self,
+        entry: _Entry,
+        obtain: Callable[[CredentialStore, Credential | None], Awaitable[Credential]],
+    ) -> Credential:
+        store = await self._opened()
+        if not entry.loaded:
+            await self._look(store, entry)
+        fresh = await obtain(store, entry.current)
+        self._publish(entry, fresh)
+        self._step_ups.forget(entry.subject.resource)
+        self._all_well(entry)
+        return fresh
+
     def _get(self, subject: Subject) -> Steps[Bearer | None]:
         entry = self._entry(subject)
         # Looked at once: what is found unusable here, and nothing newer, is what is to be replaced.
@@ -711,34 +738,13 @@ class Broker:
 
     async def _look(self, store: CredentialStore, entry: _Entry) -> None:
         """Find the stored credential of a subject: of several, the one that works, then the newest."""
-        found: list[Credential] = []
-        damaged: list[str] = []
         try:
-            for each in await store.keys():
-                if each.key.endswith(INTENT):
-                    continue
-                if each.problem:
-                    # Whose it is cannot be read either.
-                    damaged.append(each.problem)
-                    continue
-                if not _fits(entry.subject, each.about):
-                    continue
-                try:
-                    credential = await load(store, each.key)
-                except Damaged as error:
-                    # It is there, and nobody can use it: a login takes its place, and it is kept aside then.
-                    _log.error("a stored credential is damaged: %s", error)
-                    damaged.append(error.reason)
-                    continue
-                if credential is not None and of_kind(entry.subject, credential):
-                    found.append(credential)
+            newest, damaged = await stored_for(store, entry.subject, self._wall())
         except StoreError as error:
             raise Postponed(f"the store of credentials: {error}") from error
-        now = self._wall()
-        found.sort(key=lambda each: (works(each, now), each.obtained_at))
         entry.loaded = True
         entry.damaged = "; ".join(damaged[:3])
-        newest, current = (found[-1] if found else None), entry.current
+        current = entry.current
         if (
             newest is None
             or current is None
@@ -750,7 +756,7 @@ class Broker:
 
     def _on_stored(self, key: str) -> None:
         """Somebody else wrote or removed an entry: a login or a logout of another process counts at once."""
-        if key.endswith(INTENT):
+        if key.endswith(NOTES):
             return
         for entry in list(self._entries.values()):
             current = entry.current
@@ -765,6 +771,38 @@ class Broker:
             entry.failure, entry.not_before = None, float("-inf")
         except Postponed as error:
             _log.warning("what was stored for %s cannot be read: %s", entry.subject.resource, error)
+
+
+async def stored_for(
+    store: CredentialStore, subject: Subject, wall: float
+) -> tuple[Credential | None, list[str]]:
+    """The stored credential of a subject: of several, the one that works, then the newest; and what cannot be read.
+
+    Raises:
+        StoreError: it is not known what is stored.
+    """
+    found: list[Credential] = []
+    damaged: list[str] = []
+    for each in await store.keys():
+        if each.key.endswith(NOTES):
+            continue
+        if each.problem:
+            # Whose it is cannot be read either.
+            damaged.append(each.problem)
+            continue
+        if not _fits(subject, each.about):
+            continue
+        try:
+            credential = await load(store, each.key)
+        except Damaged as error:
+            # It is there, and nobody can use it: a login takes its place, and it is kept aside then.
+            _log.error("a stored credential is damaged: %s", error)
+            damaged.append(error.reason)
+            continue
+        if credential is not None and of_kind(subject, credential):
+            found.append(credential)
+    found.sort(key=lambda each: (works(each, wall), each.obtained_at))
+    return (found[-1] if found else None), damaged
 
 
 def of_kind(subject: Subject, credential: Credential) -> bool:

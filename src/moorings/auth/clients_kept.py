@@ -9,15 +9,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections.abc import AsyncIterator, Iterator, Sequence
 
 from ..store.credentials import CredentialStore, Lease, StoredKey, StoreError
 from .at_store import LOCK_WITHIN
 from .endpoint import Endpoint
-from .flows import OLD
-from .model import BadRecord, Credential, Registration, decode_registration
+from .identity import OLD
+from .model import LOGIN, BadRecord, Credential, Registration, decode_registration
 from .registration import Deleted, unregister
 from .renewal import INTENT
+from .turn import STALE
 
 __all__ = ["end_client", "forget_client", "kept_clients", "used_by_others"]
 
@@ -48,10 +50,17 @@ def used_by_others(entries: Sequence[StoredKey], credential: Credential) -> bool
     )
 
 
+def login_under_way(entries: Sequence[StoredKey], now: float) -> bool:
+    """Whether somebody is at a login, which may be with any client. ``now``: seconds of the wall clock."""
+    return any(
+        each.key.endswith(LOGIN) and (each.written is None or now - each.written < STALE) for each in entries
+    )
+
+
 async def end_client(
     store: CredentialStore, http: Endpoint, credential: Credential, deadline: float
 ) -> Deleted | None:
-    """End the registration of a login that is removed already; None if another login uses it.
+    """End the registration of a login that is removed already; None if another login uses it, or may be about to.
 
     It is forgotten here unless the server offers no way to delete it: then it serves the next login. ``deadline`` is a
     point in loop time, for what is said to the server.
@@ -63,7 +72,7 @@ async def end_client(
     async with _locked(store, key.issuer, key.client_id) as leases:
         # Looked at under the lock, and after the own login is gone: of two that end at once, the last one sees none.
         entries = await store.keys()
-        if used_by_others(entries, credential):
+        if used_by_others(entries, credential) or login_under_way(entries, time.time()):
             return None
         registration = credential.registration
         if not registration.registration_access_token:

@@ -12,7 +12,11 @@
     ├── GrantError             a token, device, registration or revocation endpoint: code, transient, retry_after, sent
     ├── LoginFault             an authorization request that cannot be made, or whose answer ends the attempt
     │   ├── LoginAbandoned     ... as nobody waits for it any more
+    │   ├── LoginTooLate       ... as nobody logged in within its bound
     │   ├── LoginDenied        ... because the server said no
+    │   ├── PortTaken          (``callback.py``) ... because the way back is another program's
+    │   ├── NotWanted          ... as the server answers without one
+    │   ├── NotTaken           ... because the MCP server does not take the tokens that came
     │   └── WrongIssuer        ... because the answer is another server's (RFC 9207)
     ├── StrayCallback          a request that is no answer to this attempt, which goes on
     └── StepUpRefused          more scopes are wanted than may be asked for, or they were asked for often enough
@@ -36,9 +40,12 @@ __all__ = [
     "LoginAbandoned",
     "LoginDenied",
     "LoginFault",
+    "LoginTooLate",
     "NeedsClient",
     "NeedsExtra",
     "NeedsPerson",
+    "NotTaken",
+    "NotWanted",
     "StepUpRefused",
     "StrayCallback",
     "WrongIssuer",
@@ -137,8 +144,20 @@ class LoginDenied(LoginFault):
         )
 
 
+class LoginTooLate(LoginFault):
+    """Nobody logged in within its bound."""
+
+
 class LoginAbandoned(LoginFault):
     """Nobody waits for it any more."""
+
+
+class NotWanted(LoginFault):
+    """The MCP server answers without a login."""
+
+
+class NotTaken(LoginFault):
+    """Tokens came, and the MCP server refuses them: what there was before stays in use."""
 
 
 class WrongIssuer(LoginFault):

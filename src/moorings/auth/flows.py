@@ -2,78 +2,53 @@
 
 Made by ``service.py`` for an account; used by the broker, on the broker's loop alone, where each step is part of a task
 that is finished whoever still waits. What must be one among all processes (a registration, a token without a person)
-is done under the store's lock for it, and looked for there first. No lock is held while a person is at a browser.
-Sources: client-rules §6, and the modules of each step.
+is done under the store's lock for it, and looked for there first; a login of a person is an attempt of its own
+(``login.py``). Sources: client-rules §6, and the modules of each step.
 """
 
 from __future__ import annotations
 
 import asyncio
-import inspect
 import logging
 import time
-from collections.abc import Awaitable, Callable
-from pathlib import Path
-from typing import TYPE_CHECKING, Literal, TypeVar
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
 from .._secret import Secret
-from .._tasks import run_in_thread
 from ..net.settings import NetSettings
 from ..store.credentials import CredentialStore, Lease, StoreError
-from . import grants, jose
-from .authorization import AuthorizationRequest, push
+from . import grants
 from .broker import Ask, Subject, usable
+from .callback import Listeners
 from .challenge import parse_challenges
 from .discovery import Discovered, canonical, discover, issuer_metadata
 from .dpop import Nonces, Prover, new_key
-from .faults import (
-    AuthFault,
-    GrantError,
-    LoginAbandoned,
-    LoginDenied,
-    LoginFault,
-    NeedsClient,
-    StrayCallback,
-    WrongIssuer,
-)
-from .grants import DeviceCode, TokenSet
+from .faults import AuthFault, NeedsClient
+from .grants import TokenSet
 from .http import AuthHttp
-from .model import (
-    ALONE,
-    LOCAL,
-    BadRecord,
-    Credential,
-    CredentialKey,
-    Registration,
-    ServerMetadata,
-    decode_registration,
-    encode_credential,
-    encode_registration,
-    registration_key,
-)
-from .registration import preregistered, register
+from .identity import LOCK_WITHIN, Identity
+from .knock import Knocked, knock
+from .landing import CALLBACK_PATH, CALLBACK_PORT
+from .login import LoginAttempt
+from .model import ALONE, LOCAL, Credential, CredentialKey, Registration, ServerMetadata, encode_credential
+from .prompt import OnLoginUrl
 from .renewal import about, load
 from .scopes import step_up
+from .turn import Holder
 
 if TYPE_CHECKING:
     from ..config.auth_spec import AuthSettings
 
 __all__ = ["Account", "AccountFlow", "Browser", "Kind"]
 
+CHECK_WITHIN = 10.0
+"""Seconds in which a server says whether it takes a token."""
+
 _log = logging.getLogger("moorings")
 
-T = TypeVar("T")
 Kind = Literal["authorization_code", "device", "client_credentials", "enterprise", "workload"]
-LOCK_WITHIN = 60.0
-"""Seconds that the store's lock is waited for."""
-OLD = "-old"
-"""Ending of the key under which a registration is kept that the server forgot."""
-MOST_IN_VAIN = 2
-"""Logins without an answer, after which a dynamic client is held to be forgotten."""
-CALLBACK_PORT = 33418
-"""Of the redirect URI, where no other is set."""
 
 Browser = Callable[[str], Awaitable[str]]
 """Shows a person the URL of a login, and brings back the URL that they are sent to at its end, or its query."""
@@ -85,13 +60,22 @@ class Account(msgspec.Struct, frozen=True):
     url: str
     settings: AuthSettings
     principal: str = LOCAL
+    name: str = ""
+    """Of the server, for people."""
     net: NetSettings = NetSettings()
     """How the server is reached; its authorization server is reached by the same proxy, with the same authorities."""
     within: float = 30.0
     """Seconds for what is said to authorization servers to get one credential; a person's time does not count."""
     browser: Browser | None = None
-    show_code: Callable[[DeviceCode], Awaitable[None]] | None = None
-    """Shows a person the code of a device flow."""
+    """Shows a login to a person, and brings the answer itself: there is no listener then."""
+    ask: OnLoginUrl | None = None
+    """Shows a login to a person; the answer comes to a listener, or is pasted."""
+    check: bool = False
+    """New tokens are stored only if the server takes them, also where there was no login before."""
+    waiting: Callable[[Holder], None] = lambda holder: None
+    """Told whose login is waited for."""
+    headers: Callable[[], Awaitable[Mapping[str, str]]] | None = None
+    """What else a request to the server carries."""
     run: Callable[[tuple[str, ...]], Awaitable[bytes]] | None = None
     """Runs a command of the settings and brings its output."""
 
@@ -113,13 +97,20 @@ class Account(msgspec.Struct, frozen=True):
         return "authorization_code" if flow == "auto" else flow
 
     @property
+    def asks(self) -> bool:
+        """True if there is a person who may be asked to log in."""
+        return self.ask is not None or (self.browser is not None and self.kind == "authorization_code")
+
+    @property
     def redirect_uri(self) -> str:
-        """Where a person comes back to; empty for flows without one."""
+        """Where a person comes back to, as far as it is known beforehand; empty for flows without one."""
         if self.kind != "authorization_code":
             return ""
         settings = self.settings
         host = f"[{settings.redirect_host}]" if ":" in settings.redirect_host else settings.redirect_host
-        return settings.redirect_uri or f"http://{host}:{settings.redirect_port or CALLBACK_PORT}/callback"
+        return (
+            settings.redirect_uri or f"http://{host}:{settings.redirect_port or CALLBACK_PORT}{CALLBACK_PATH}"
+        )
 
 
 class AccountFlow:
@@ -130,32 +121,34 @@ class AccountFlow:
         account: Account,
         http: AuthHttp,
         nonces: Nonces,
+        listeners: Listeners,
         *,
         wall: Callable[[], float] = time.time,
     ) -> None:
-        self._account = account
+        self.account = account
+        self.http = http
+        self.nonces = nonces
+        self.listeners = listeners
+        self.wall = wall
+        self.identity = Identity(account, http, wall)
         self._settings = account.settings
-        self._http = http
-        self._nonces = nonces
-        self._wall = wall
-        self._asking: asyncio.Timeout | None = None
-        """The bound of a person's time, while one is at a login."""
-        self._abandoned = False
+        self._attempts: set[LoginAttempt] = set()
+        """Logins of a person that are under way."""
+        self.unsaved: StoreError | None = None
+        """Why the last login could not be stored, if so."""
 
     @property
     def alone(self) -> bool:
-        return self._account.kind in ALONE
+        return self.account.kind in ALONE
 
     @property
     def able(self) -> bool:
-        if self._account.kind == "device":
-            return self._account.show_code is not None
-        return self.alone or self._account.browser is not None
+        return self.alone or self.account.asks
 
     def renewable(self, credential: Credential) -> bool:
         # The others ask the user's code for a proof, which no lock may wait for: they are got anew.
         return credential.refresh_token is not None or (
-            credential.grant == self._account.kind == "client_credentials"
+            credential.grant == self.account.kind == "client_credentials"
         )
 
     def scopes_for(self, credential: Credential, challenged: tuple[str, ...]) -> tuple[str, ...]:
@@ -166,14 +159,14 @@ class AccountFlow:
     # Renewal
 
     async def refresh(self, credential: Credential) -> Credential:
-        deadline = self._deadline()
-        registration = await self._restored(credential)
-        prover = Prover(credential.dpop_jwk, self._nonces) if credential.dpop_jwk is not None else None
+        deadline = self.deadline()
+        registration = await self.identity.restored(credential)
+        prover = Prover(credential.dpop_jwk, self.nonces) if credential.dpop_jwk is not None else None
         resource = self._resource(credential)
-        now = self._wall()
+        now = self.wall()
         if credential.refresh_token is not None:
             tokens = await grants.refresh(
-                self._http,
+                self.http,
                 credential.metadata,
                 registration,
                 refresh_token=credential.refresh_token,
@@ -183,7 +176,7 @@ class AccountFlow:
             )
         else:
             tokens = await grants.client_credentials(
-                self._http,
+                self.http,
                 credential.metadata,
                 registration,
                 scopes=credential.requested_scopes,
@@ -199,106 +192,82 @@ class AccountFlow:
             return None if said == "off" else said
         return credential.resource_param or credential.key.resource if credential.resource_sent else None
 
-    async def _restored(self, credential: Credential) -> Registration:
-        """The client of a credential, with what the settings say of it now: their secrets are not stored."""
-        registration = credential.registration
-        if registration.source != "configured":
-            return await self._with_key(registration)
-        if self._settings.client_id != registration.client_id:
-            raise NeedsClient(
-                f"the client {registration.client_id!r} is configured no more", fix="log in with the new one"
-            )
-        return await self._configured(credential.metadata, next(iter(registration.redirect_uris), ""))
-
-    async def _with_key(self, registration: Registration) -> Registration:
-        if registration.auth_method != "private_key_jwt":
-            return registration
-        return msgspec.structs.replace(registration, signing_key=await self._signing_key())
-
-    async def _configured(self, metadata: ServerMetadata, redirect_uri: str) -> Registration:
-        return preregistered(
-            self._settings,
-            metadata,
-            redirect_uri,
-            signing_key=await self._signing_key(),
-            now=self._wall(),
-        )
-
     # A new credential
 
     async def obtain(self, store: CredentialStore, ask: Ask, known: Credential | None) -> Credential:
-        account, settings = self._account, self._settings
-        deadline = self._deadline()
-        found = await discover(
-            self._http,
-            account.url,
+        if not self.alone:
+            attempt = LoginAttempt(self)
+            self._attempts.add(attempt)
+            try:
+                return await attempt.run(store, ask, known)
+            finally:
+                self.unsaved = attempt.unsaved
+                self._attempts.discard(attempt)
+        deadline = self.deadline()
+        found = await self.discover(ask, known, deadline)
+        scopes = ask.scopes or found.scopes_hint
+        jwk = self.key_for(found, ask, known)
+        registration = await self.identity.registration(store, found, "", "", scopes, deadline, known)
+        assert registration is not None
+        prover = Prover(jwk, self.nonces) if jwk is not None else None
+        # One among all processes, and whoever comes second takes what the first one got.
+        key = self._credential_key(found, registration)
+        # Before the lock, as it is the user's code that gives it.
+        proof = await self._proof()
+        async with store.lock(key.digest(), asyncio.get_running_loop().time() + LOCK_WITHIN) as lease:
+            stored = await load(store, key.digest())
+            if stored is not None and self._helps(stored, ask, known):
+                return stored
+            now = self.wall()
+            tokens = await self._without_person(
+                found.metadata,
+                registration,
+                scopes,
+                found.resource_param,
+                self.deadline(),
+                prover,
+                proof,
+            )
+            fresh = self.credential(found, registration, tokens, now, scopes, jwk, known, stored)
+            await self._save(store, fresh, lease)
+            return fresh
+
+    async def discover(self, ask: Ask, known: Credential | None, deadline: float) -> Discovered:
+        """Where tokens come from. Raises ``DiscoveryFault``."""
+        return await discover(
+            self.http,
+            self.account.url,
             parse_challenges(ask.challenges),
-            settings,
+            self._settings,
             deadline,
-            code_flow=account.kind == "authorization_code",
+            code_flow=self.account.kind == "authorization_code",
             known_issuers=() if known is None else (known.key.issuer,),
         )
-        scopes = ask.scopes or found.scopes_hint
-        jwk = self._key_for(found, ask, known)
-        registration = await self._registration(store, found, scopes, deadline, known)
-        prover = Prover(jwk, self._nonces) if jwk is not None else None
-        if self.alone:
-            # One among all processes, and whoever comes second takes what the first one got.
-            key = self._credential_key(found, registration)
-            # Before the lock, as it is the user's code that gives it.
-            proof = await self._proof()
-            until = asyncio.get_running_loop().time() + LOCK_WITHIN
-            async with store.lock(key.digest(), until) as lease:
-                stored = await load(store, key.digest())
-                if stored is not None and self._helps(stored, ask, known):
-                    return stored
-                now = self._wall()
-                tokens = await self._without_person(
-                    found.metadata,
-                    registration,
-                    scopes,
-                    found.resource_param,
-                    self._deadline(),
-                    prover,
-                    proof,
-                )
-                fresh = self._credential(found, registration, tokens, now, scopes, jwk, known, stored)
-                return await self._save(store, fresh, lease)
-        try:
-            now, tokens = await self._by_person(found, registration, scopes, prover)
-        except (GrantError, LoginFault) as error:
-            if registration.source == "dynamic":
-                await self._suspect(store, found.issuer, registration, error)
-            raise
-        if registration.in_vain:
-            await self._set_in_vain(store, found.issuer, registration, 0)
-        return await self._keep(store, found, registration, tokens, now, scopes, jwk, known)
 
-    async def _suspect(
-        self, store: CredentialStore, issuer: str, registration: Registration, error: GrantError | LoginFault
-    ) -> None:
-        """A server may have forgotten a client: then the next attempt registers anew. If it says so at its pages alone,
-        nobody comes back from them: logins without an answer, one after another, are all that is seen of that."""
-        if isinstance(error, GrantError):
-            if error.code == "invalid_client":
-                await self._forget_registration(store, issuer, registration.client_id)
-        elif not (isinstance(error, LoginDenied | WrongIssuer) or self._abandoned):
-            if registration.in_vain + 1 >= MOST_IN_VAIN:
-                await self._forget_registration(store, issuer, registration.client_id)
-            else:
-                await self._set_in_vain(store, issuer, registration, registration.in_vain + 1)
+    async def proven(self, credential: Credential) -> Knocked:
+        """Whether the server takes its access token: one real request. Where nobody can tell, that is no "no"."""
+        given = {} if self.account.headers is None else await self.account.headers()
+        prover = Prover(credential.dpop_jwk, self.nonces) if credential.dpop_jwk is not None else None
+        return await knock(
+            self.http,
+            self.account.url,
+            given,
+            within=CHECK_WITHIN,
+            token=credential.access_token,
+            prover=prover,
+        )
 
     def _helps(self, stored: Credential, ask: Ask, known: Credential | None) -> bool:
         return (
             (known is None or stored.version > known.version)
-            and usable(stored, self._wall(), 0.0)
+            and usable(stored, self.wall(), 0.0)
             and set(ask.scopes) <= set(stored.requested_scopes)
         )
 
     def _credential_key(self, found: Discovered, registration: Registration) -> CredentialKey:
-        return CredentialKey(self._account.principal, found.issuer, registration.client_id, found.resource)
+        return CredentialKey(self.account.principal, found.issuer, registration.client_id, found.resource)
 
-    def _credential(
+    def credential(
         self,
         found: Discovered,
         registration: Registration,
@@ -318,13 +287,13 @@ class AccountFlow:
                 now=now,
                 requested_scopes=scopes,
                 resource=found.resource_param,
-                grant=self._account.kind,
+                grant=self.account.kind,
                 dpop_jwk=jwk,
                 version=max((each.version for each in before if each is not None), default=0) + 1,
             )
         )
 
-    async def _keep(
+    async def keep(
         self,
         store: CredentialStore,
         found: Discovered,
@@ -334,7 +303,8 @@ class AccountFlow:
         scopes: tuple[str, ...],
         jwk: Secret | None,
         known: Credential | None,
-    ) -> Credential:
+    ) -> tuple[Credential, StoreError | None]:
+        """Put a person's login in the place of what there was; and why it could not be stored, if so."""
         digest = self._credential_key(found, registration).digest()
         until = asyncio.get_running_loop().time() + LOCK_WITHIN
         stored: Credential | None = None
@@ -344,24 +314,25 @@ class AccountFlow:
                     stored = await load(store, digest)
                 except AuthFault as damaged:
                     _log.warning("what was stored before is not read: %s", damaged)
-                fresh = self._credential(found, registration, tokens, now, scopes, jwk, known, stored)
-                fresh = await self._save(store, fresh, lease)
-            if known is not None and known.key.digest() != digest:
+                fresh = self.credential(found, registration, tokens, now, scopes, jwk, known, stored)
+                problem = await self._save(store, fresh, lease)
+            if problem is None and known is not None and known.key.digest() != digest:
                 # Another client, or another server: the old one would only be found in its place.
                 async with store.lock(known.key.digest(), until) as lease:
                     await store.remove(known.key.digest(), lease)
-            return fresh
+            return fresh, problem
         except StoreError as error:
-            fresh = self._credential(found, registration, tokens, now, scopes, jwk, known, stored)
+            fresh = self.credential(found, registration, tokens, now, scopes, jwk, known, stored)
             self._unsaved(fresh, error)
-            return fresh
+            return fresh, error
 
-    async def _save(self, store: CredentialStore, fresh: Credential, lease: Lease) -> Credential:
+    async def _save(self, store: CredentialStore, fresh: Credential, lease: Lease) -> StoreError | None:
         try:
             await store.save(fresh.key.digest(), encode_credential(fresh), lease, about=about(fresh))
         except StoreError as error:
             self._unsaved(fresh, error)
-        return fresh
+            return error
+        return None
 
     def _unsaved(self, fresh: Credential, error: StoreError) -> None:
         _log.error(
@@ -371,7 +342,7 @@ class AccountFlow:
             error,
         )
 
-    def _key_for(self, found: Discovered, ask: Ask, known: Credential | None) -> Secret | None:
+    def key_for(self, found: Discovered, ask: Ask, known: Credential | None) -> Secret | None:
         """The key that tokens are bound to (RFC 9449), where that is wanted: one for the life of a credential."""
         wanted = self._settings.dpop == "on" or (
             self._settings.dpop == "auto"
@@ -387,89 +358,8 @@ class AccountFlow:
             return None
         return known.dpop_jwk if known is not None and known.dpop_jwk is not None else new_key()
 
-    # The client
-
-    async def _registration(
-        self,
-        store: CredentialStore,
-        found: Discovered,
-        scopes: tuple[str, ...],
-        deadline: float,
-        known: Credential | None,
-    ) -> Registration:
-        redirect_uri = self._account.redirect_uri
-        if self._settings.client_id:
-            if known is not None and not self._settings.issuer and known.key.issuer != found.issuer:
-                # A server that is taken over could name a server of its own, to be sent the secret of the client.
-                raise NeedsClient(
-                    f"the configured client was used at {known.key.issuer}, and the server now names {found.issuer}",
-                    fix="set auth.issuer, if the change is meant",
-                )
-            return await self._configured(found.metadata, redirect_uri)
-        key = registration_key(found.issuer, redirect_uri)
-        signing_key = await self._signing_key()
-        # One registration for all processes.
-        async with store.lock(key, asyncio.get_running_loop().time() + LOCK_WITHIN) as lease:
-            stored = await _stored_registration(store, key)
-            if stored is not None and signing_key is not None and stored.auth_method == "private_key_jwt":
-                stored = msgspec.structs.replace(stored, signing_key=signing_key)
-            made = await register(
-                self._http,
-                found.metadata,
-                self._settings,
-                redirect_uri,
-                deadline,
-                stored=stored,
-                signing_key=signing_key,
-                scopes=scopes,
-                also=() if self._settings.scope_ceiling else _all_scopes(found),
-                now=self._wall(),
-            )
-            if made != stored:
-                try:
-                    said = {"issuer": found.issuer, "client_id": made.client_id, "kind": "registration"}
-                    bare = msgspec.structs.replace(made, signing_key=None)
-                    await store.save(key, encode_registration(bare), lease, about=said)
-                except StoreError as error:
-                    _log.warning("the registration at %s could not be stored: %s", found.issuer, error)
-        return made
-
     async def client_is_gone(self, store: CredentialStore, credential: Credential) -> None:
-        await self._forget_registration(store, credential.key.issuer, credential.key.client_id)
-        digest = credential.key.digest()
-        async with store.lock(digest, asyncio.get_running_loop().time() + LOCK_WITHIN) as lease:
-            stored = await load(store, digest)
-            if stored is not None and stored.version == credential.version:
-                dead = msgspec.structs.replace(
-                    stored,
-                    state="refused",
-                    reason="the server does not know the client any more",
-                    version=stored.version + 1,
-                )
-                await store.save(digest, encode_credential(dead), lease, about=about(dead))
-
-    async def _set_in_vain(
-        self, store: CredentialStore, issuer: str, registration: Registration, times: int
-    ) -> None:
-        key = registration_key(issuer, self._account.redirect_uri)
-        async with store.lock(key, asyncio.get_running_loop().time() + LOCK_WITHIN) as lease:
-            stored = await _stored_registration(store, key)
-            if stored is None or stored.client_id != registration.client_id:
-                return
-            said = {"issuer": issuer, "client_id": stored.client_id, "kind": "registration"}
-            counted = msgspec.structs.replace(stored, in_vain=times)
-            await store.save(key, encode_registration(counted), lease, about=said)
-
-    async def _forget_registration(self, store: CredentialStore, issuer: str, client_id: str) -> None:
-        """Kept aside, as the server may have erred; not used any more."""
-        key = registration_key(issuer, self._account.redirect_uri)
-        async with store.lock(key, asyncio.get_running_loop().time() + LOCK_WITHIN) as lease:
-            stored = await _stored_registration(store, key)
-            if stored is None or stored.client_id != client_id:
-                return
-            said = {"issuer": issuer, "client_id": client_id, "kind": "registration"}
-            await store.save(key + OLD, encode_registration(stored), lease, about=said)
-            await store.remove(key, lease)
+        await self.identity.is_gone(store, credential)
 
     # Grants
 
@@ -483,7 +373,7 @@ class AccountFlow:
         prover: Prover | None,
         proof: Secret | None,
     ) -> TokenSet:
-        http = self._http
+        http = self.http
         if proof is None:
             return await grants.client_credentials(
                 http,
@@ -494,7 +384,7 @@ class AccountFlow:
                 deadline=deadline,
                 prover=prover,
             )
-        if self._account.kind == "workload":
+        if self.account.kind == "workload":
             assertion = proof
         else:
             assertion = await self._vouched(metadata, scopes, resource, deadline, proof)
@@ -512,12 +402,12 @@ class AccountFlow:
     async def _proof(self) -> Secret | None:
         """What somebody else says of who we are: the platform, or the company."""
         settings = self._settings
-        if self._account.kind == "workload":
-            return await self._text(
+        if self.account.kind == "workload":
+            return await self.identity.text(
                 "assertion", settings.assertion, settings.assertion_file, settings.assertion_command
             )
-        if self._account.kind == "enterprise":
-            return await self._text(
+        if self.account.kind == "enterprise":
+            return await self.identity.text(
                 "idp_token", settings.idp_token, settings.idp_token_file, settings.idp_token_command
             )
         return None
@@ -537,7 +427,7 @@ class AccountFlow:
                 "the identity provider of the company is not configured",
                 fix="set auth.idp_issuer and auth.idp_client_id",
             )
-        provider = await issuer_metadata(self._http, settings.idp_issuer, deadline)
+        provider = await issuer_metadata(self.http, settings.idp_issuer, deadline)
         us = Registration(
             issuer=provider.issuer,
             client_id=settings.idp_client_id,
@@ -545,147 +435,27 @@ class AccountFlow:
             source="configured",
         )
         return await grants.id_jag(
-            self._http,
+            self.http,
             provider,
             us,
             id_token=id_token,
             audience=metadata.issuer,
-            resource=resource or canonical(self._account.url),
+            resource=resource or canonical(self.account.url),
             deadline=deadline,
             scopes=scopes,
         )
 
-    async def _by_person(
-        self, found: Discovered, registration: Registration, scopes: tuple[str, ...], prover: Prover | None
-    ) -> tuple[float, TokenSet]:
-        account, settings, http = self._account, self._settings, self._http
-        if account.kind == "device":
-            assert account.show_code is not None
-            device = await grants.device_begin(
-                http,
-                found.metadata,
-                registration,
-                scopes=scopes,
-                resource=found.resource_param,
-                deadline=self._deadline(),
-            )
-            await self._with_person(account.show_code(device), settings.timeout)
-            tokens = await grants.device_wait(
-                http,
-                found.metadata,
-                registration,
-                device,
-                resource=found.resource_param,
-                deadline=asyncio.get_running_loop().time() + settings.timeout,
-                prover=prover,
-            )
-            # When it was given is not known better.
-            return self._wall(), tokens
-        assert account.browser is not None
-        request = AuthorizationRequest.begin(
-            found.metadata,
-            registration,
-            redirect_uri=account.redirect_uri,
-            resource=found.resource_param,
-            scopes=scopes,
-            authorize_params=settings.authorize_params,
-            dpop_jkt=prover.thumbprint if prover is not None else None,
-            now=self._wall(),
-        )
-        if found.metadata.require_pushed_authorization_requests:
-            request = await push(http, found.metadata, registration, request, self._deadline())
-        callback = await self._with_person(account.browser(request.url), settings.timeout)
-        try:
-            code = request.finish(callback)
-        except StrayCallback:
-            raise LoginFault("the address that came back is not the end of this login") from None
-        now = self._wall()
-        tokens = await grants.exchange_code(
-            http,
-            found.metadata,
-            registration,
-            code=code,
-            verifier=request.verifier,
-            redirect_uri=account.redirect_uri,
-            resource=found.resource_param,
-            deadline=self._deadline(),
-            prover=prover,
-        )
-        return now, tokens
-
-    async def _with_person(self, work: Awaitable[T], limit: float) -> T:
-        try:
-            async with asyncio.timeout(limit) as bound:
-                self._asking = bound
-                return await work
-        except Exception as error:  # boundary: what shows a login is somebody else's code
-            if self._abandoned:
-                raise LoginAbandoned("nobody waits for the login any more") from None
-            if bound.expired():
-                raise LoginFault(f"nobody logged in within {limit:.4g} s (auth.timeout)") from None
-            # Its text may hold the code.
-            raise LoginFault(f"what was to show the login failed: {type(error).__name__}") from None
-        finally:
-            self._asking = None
-
     @property
     def waits_for_person(self) -> bool:
-        return self._asking is not None
+        return any(each.waits for each in self._attempts)
 
     def abandon(self) -> None:
-        """Nobody uses it any more: a person is not waited for."""
-        if self._asking is not None:
-            self._abandoned = True
-            self._asking.reschedule(asyncio.get_running_loop().time())
+        """Nobody uses it any more: a person is not waited for, and a login without tokens yet changes nothing."""
+        for each in self._attempts:
+            each.abandon()
 
-    # Settings that are read when they are needed
-
-    async def _signing_key(self) -> Secret | None:
-        settings = self._settings
-        key: Secret | None = settings.private_key
-        if key is None and settings.private_key_file is not None:
-            key = await self._text("private_key", None, settings.private_key_file, ())
-        if key is None or settings.private_key_alg is None:
-            return key
-        return jose.signing_by(key, settings.private_key_alg)
-
-    async def _text(
-        self,
-        what: str,
-        given: Secret | Callable[[], str | Awaitable[str]] | None,
-        file: str | None,
-        command: tuple[str, ...],
-    ) -> Secret:
-        """A secret from where the settings say that it is, read anew each time: such tokens are replaced often."""
-        said = f"auth.{what}"
-        if given is None:
-            said += f"_file ({file})" if file is not None else "_command" if command else ""
-        fix = "let this program read it: it is read anew with each try"
-        try:
-            async with asyncio.timeout(self._account.within):
-                if isinstance(given, Secret):
-                    return given
-                if given is not None:
-                    made = await run_in_thread(given, name=f"moorings-{what}")
-                    text = await made if inspect.isawaitable(made) else made
-                elif file is not None:
-                    text = await run_in_thread(Path(file).read_text, name=f"moorings-{what}")
-                elif command and self._account.run is not None:
-                    text = (await self._account.run(command)).decode("utf-8", "replace")
-                else:
-                    raise NeedsClient(f"auth.{what} is not set", fix=f"set auth.{what}_file")
-        except AuthFault:
-            raise
-        except (
-            Exception
-        ) as error:  # boundary: the user's function, file or command; its text may be the secret
-            raise NeedsClient(f"{said} could not be read ({type(error).__name__})", fix=fix) from None
-        if not text.strip():
-            raise NeedsClient(f"{said} is empty", fix=fix)
-        return Secret(text.strip())
-
-    def _deadline(self) -> float:
-        return asyncio.get_running_loop().time() + self._account.within
+    def deadline(self) -> float:
+        return asyncio.get_running_loop().time() + self.account.within
 
 
 def kept(credential: Credential) -> Credential:
@@ -694,18 +464,3 @@ def kept(credential: Credential) -> Credential:
     secret = None if registration.source == "configured" else registration.client_secret
     bare = msgspec.structs.replace(registration, client_secret=secret, signing_key=None)
     return msgspec.structs.replace(credential, registration=bare)
-
-
-def _all_scopes(found: Discovered) -> tuple[str, ...]:
-    """What the resource knows of: a client that was registered for all of it needs no second one for a step-up."""
-    return (found.resource_metadata.scopes_supported or ()) if found.resource_metadata is not None else ()
-
-
-async def _stored_registration(store: CredentialStore, key: str) -> Registration | None:
-    try:
-        data = await store.load(key)
-        return None if data is None else decode_registration(data)
-    except (StoreError, BadRecord) as error:
-        # Without it a new one is made; the store keeps the damaged one aside.
-        _log.warning("a stored registration cannot be read: %s", error)
-        return None

@@ -9,9 +9,9 @@ never meets a kept connection at its end, and follows no redirect.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 from urllib.parse import urlencode, urlsplit
 
 import msgspec
@@ -34,9 +34,12 @@ from .faults import AuthFault
 
 if TYPE_CHECKING:
     from ..net.client import HttpClient, Net, Redirects
+    from ..net.exchange import Answer
     from ..net.vetting import RefusalKind
 
 __all__ = ["MOST_BYTES", "AuthAnswer", "AuthHttp", "AuthNetError", "on_this_machine"]
+
+T = TypeVar("T")
 
 MOST_BYTES = 256 * 1024
 """Bytes of a document or a token answer; after decompression."""
@@ -131,6 +134,9 @@ class AuthHttp:
         )
         self._reading = net.client(reading)
         self._acting = net.client(msgspec.structs.replace(reading, keep_alive=0.0))
+        # The server itself is where a person said that it is, and is reached as its own connections reach it.
+        itself = msgspec.structs.replace(settings or NetSettings(), keep_alive=0.0, cookies=False)
+        self._server = net.client(itself)
 
     async def get_json(
         self, url: str, headers: Mapping[str, str] | None = None, *, within: float
@@ -162,6 +168,12 @@ class AuthHttp:
         """Ask if there is anything at a URL without doing anything there."""
         return await self._send(self._reading, "OPTIONS", url, {}, None, within, "none")
 
+    async def knock(
+        self, url: str, headers: Mapping[str, str], body: bytes, *, within: float
+    ) -> tuple[int, Mapping[str, str]]:
+        """Ask the MCP server itself something, and read the head of its answer alone: status and headers."""
+        return await self._exchange(self._server, "POST", url, headers, body, within, "none", _head)
+
     async def delete(
         self, url: str, headers: Mapping[str, str] | None = None, *, within: float
     ) -> AuthAnswer:
@@ -178,6 +190,19 @@ class AuthHttp:
         redirects: Redirects,
     ) -> AuthAnswer:
         check_url(url)
+        return await self._exchange(client, method, url, headers, body, within, redirects, _whole)
+
+    async def _exchange(
+        self,
+        client: HttpClient,
+        method: str,
+        url: str,
+        headers: Mapping[str, str],
+        body: bytes | None,
+        within: float,
+        redirects: Redirects,
+        read: Callable[[Answer], Awaitable[T]],
+    ) -> T:
         began = asyncio.get_running_loop().time()
         sent = False
 
@@ -185,7 +210,7 @@ class AuthHttp:
             nonlocal sent
             sent = True
 
-        async def once() -> AuthAnswer:
+        async def once() -> T:
             exchange = client.send(
                 method,
                 url,
@@ -197,9 +222,7 @@ class AuthHttp:
                 redirects=redirects,
             )
             async with exchange as answer:
-                return AuthAnswer(
-                    answer.status, answer.headers, bytes(await answer.read(MOST_BYTES)), answer.url
-                )
+                return await read(answer)
 
         try:
             async with _Bound(within) as bound:
@@ -223,6 +246,14 @@ class AuthHttp:
                 transient=True,
                 sent=sent,
             ) from None
+
+
+async def _whole(answer: Answer) -> AuthAnswer:
+    return AuthAnswer(answer.status, answer.headers, bytes(await answer.read(MOST_BYTES)), answer.url)
+
+
+async def _head(answer: Answer) -> tuple[int, Mapping[str, str]]:
+    return answer.status, answer.headers
 
 
 class _Bound:

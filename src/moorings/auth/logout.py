@@ -29,10 +29,10 @@ from . import clients, grants
 from .accounts import account_of
 from .at_store import LOCK_WITHIN, TURNS, store_at
 from .clients_kept import end_client
-from .dpop import Nonces
 from .faults import AuthFault
-from .flows import Account, AccountFlow
+from .flows import Account
 from .http import AuthHttp, on_this_machine
+from .identity import Identity
 from .model import BadRecord, Credential, Registration, decode_credential
 from .renewal import INTENT
 from .report import what_next
@@ -60,8 +60,8 @@ class LoggedOut(msgspec.Struct, frozen=True, kw_only=True):
     access_token: Ended
     client: Literal["kept", "deleted", "forgotten", ""] = ""
     """The registration that it was got with. ``deleted``: at the server and here. ``forgotten``: here alone, as the
-    server could not be asked. ``kept``: another login uses it, the server has no way to delete it, or was not to be
-    asked. Empty if it was not registered by ourselves."""
+    server could not be asked. ``kept``: another login uses it, or one that is under way may; or the server has no way
+    to delete it, or was not to be asked. Empty if it was not registered by ourselves."""
     problems: tuple[str, ...] = ()
     """What could not be done, and why."""
 
@@ -141,17 +141,6 @@ async def drop_intent(store: CredentialStore, digest: str, lease: Lease) -> None
         _log.debug("the mark of a refresh stays: %s", error)
 
 
-class _Client(AccountFlow):
-    """What is known of who we are at a server, for what is said to it at the end."""
-
-    async def of(self, credential: Credential) -> Registration:
-        """Raises AuthFault: it cannot prove itself."""
-        client = clients.normalised(credential.registration, credential.metadata)
-        if client.source == "configured" and client.auth_method == "none":
-            return client  # Without a secret the configuration need not know it any more.
-        return await self._restored(credential)
-
-
 class _Logout:
     """One server's."""
 
@@ -169,7 +158,7 @@ class _Logout:
             loopback=on_this_machine(account.url, settings.issuer, settings.idp_issuer),
             private_networks=settings.private_networks,
         )
-        self._client = _Client(account, self._http, Nonces())
+        self._identity = Identity(account, self._http, time.time)
 
     async def run(self) -> LogoutReport:
         entries = await self._store.keys()
@@ -267,7 +256,7 @@ class _Logout:
             return "not_offered"
         try:
             async with asyncio.timeout_at(deadline):  # a key may have to be read
-                client = await self._client.of(credential)
+                client = await self._client(credential)
             done = await grants.revoke(
                 self._http, credential.metadata, client, token=token, hint=hint, deadline=deadline
             )
@@ -276,6 +265,13 @@ class _Logout:
             problems.append(f"the {hint.replace('_', ' ')} was not revoked: {why}")
             return "failed"
         return "revoked" if done else "not_offered"
+
+    async def _client(self, credential: Credential) -> Registration:
+        """Who we are there. Raises AuthFault: it cannot prove itself."""
+        client = clients.normalised(credential.registration, credential.metadata)
+        if client.source == "configured" and client.auth_method == "none":
+            return client  # Without a secret the configuration need not know it any more.
+        return await self._identity.restored(credential)
 
     async def _end_client(self, told: LoggedOut, credential: Credential, deadline: float) -> LoggedOut:
         if self._local or credential.registration.source != "dynamic":

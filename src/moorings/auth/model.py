@@ -22,6 +22,7 @@ from .._secret import Secret, decode_hook, reveal_hook
 __all__ = [
     "ALONE",
     "LOCAL",
+    "LOGIN",
     "AuthMethod",
     "BadRecord",
     "Credential",
@@ -35,6 +36,7 @@ __all__ = [
     "decode_registration",
     "encode_credential",
     "encode_registration",
+    "login_key",
     "read_header",
     "read_resource_metadata",
     "read_server_metadata",
@@ -46,6 +48,9 @@ LOCAL = "local"
 
 ALONE = frozenset({"client_credentials", "enterprise", "workload"})
 """Ways to a token (``Credential.grant``) that take no person."""
+
+LOGIN = "-login"
+"""Ending of the key of a note that a login is under way."""
 
 FORMAT = 1
 """Of what is stored. A newer one is read if it can be."""
@@ -199,6 +204,11 @@ class Credential(Struct, frozen=True, kw_only=True):
 def registration_key(issuer: str, redirect_uri: str) -> str:
     """The name of a stored registration: of an issuer and a redirect URI (empty for grants without one)."""
     return _digest("registration", issuer, redirect_uri)
+
+
+def login_key(principal: str, resource: str) -> str:
+    """The name under which a login that is under way is noted, and its lock."""
+    return _digest("login", principal, resource) + LOGIN
 
 
 def read_server_metadata(document: object, *, source: str = "") -> ServerMetadata | None:

@@ -13,6 +13,7 @@ from .faults import (
     NeedsClient,
     NeedsExtra,
     NeedsPerson,
+    NotTaken,
     StepUpRefused,
 )
 from .renewal import ClientGone, Dead
@@ -54,7 +55,7 @@ def needs_of(fault: AuthFault) -> Needs:
         return "denied"
     if isinstance(fault, NeedsExtra):
         return "package"
-    if isinstance(fault, DiscoveryFault):
+    if isinstance(fault, DiscoveryFault | NotTaken):
         return "server"
     return "login"
 

@@ -29,6 +29,7 @@ __all__ = [
     "fits",
     "preregistered",
     "register",
+    "takes_document",
     "unregister",
 ]
 
@@ -96,7 +97,7 @@ async def register(
     if settings.client_id:
         return preregistered(settings, metadata, redirect_uri, signing_key=signing_key, now=now)
     url = settings.client_metadata_url
-    by_document = bool(url) and settings.cimd and metadata.client_id_metadata_document_supported
+    by_document = takes_document(settings, metadata)
     document = url if by_document else None
     if stored is not None and _still_good(stored, metadata, redirect_uri, document, scopes, now):
         return clients.normalised(stored, metadata)
@@ -125,6 +126,13 @@ async def register(
     # All that may be wanted, else what is wanted, else no word of it: a server refuses scopes that it does not know.
     tries = list(dict.fromkeys((" ".join(dict.fromkeys([*scopes, *also])), " ".join(scopes), "")))
     return await _dynamic(http, metadata, settings, redirect_uri, deadline, signing_key, tries, now)
+
+
+def takes_document(settings: ClientSettings, metadata: ServerMetadata) -> bool:
+    """Whether we introduce ourselves by a client document."""
+    return bool(
+        settings.client_metadata_url and settings.cimd and metadata.client_id_metadata_document_supported
+    )
 
 
 def preregistered(

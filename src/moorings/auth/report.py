@@ -22,12 +22,12 @@ from ..config.http_spec import Server
 from ..errors import ConfigError, StoreFailed
 from ..net.addresses import proxy_for
 from ..store.credentials import CorruptEntry, CredentialStore, StoredKey, StoreError, StoreUnusable
-from .at_store import IN_MEMORY, folder_at
-from .broker import MARGIN, Subject, due_at, of_kind, works
+from .at_store import IN_MEMORY
+from .broker import MARGIN, NOTES, Subject, due_at, of_kind, works
 from .flows import Account, Kind
 from .model import ALONE, BadRecord, Credential, decode_credential
 from .renewal import INTENT
-from .shared import store_of
+from .shared import state_folder, store_of
 
 __all__ = ["Login", "Logins", "ServerLogin", "login_of", "read_logins", "what_next"]
 
@@ -131,7 +131,7 @@ async def read_logins(
         StoreFailed: it did not answer, or refused; another time may do better.
     """
     settings = credentials or CredentialSettings()
-    opened = store_of(settings, folder_at(state_dir))
+    opened = store_of(settings, state_folder(state_dir))
     if opened is None:
         return _logins("memory", settings.principal, servers, [], 0, ())
     store: CredentialStore | None = None
@@ -156,7 +156,7 @@ async def _read(
     others = 0
     problems: list[str] = []
     entries = await store.keys()
-    marks = {each.key for each in entries if each.key.endswith(INTENT)}
+    marks = {each.key for each in entries if each.key.endswith(NOTES)}
     for each in entries:
         if each.problem and not each.about:
             problems.append(each.problem)

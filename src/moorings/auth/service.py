@@ -14,20 +14,23 @@ import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
 from .._secret import Secret
-from ..store.credentials import CredentialStore
+from ..store.credentials import CredentialStore, StoreError
 from .broker import Ask, Bearer, Broker, Subject
+from .callback import Listeners
 from .challenge import bearer as bearer_of
 from .challenge import parse_challenges
 from .dpop import Nonces, Prover
+from .faults import LoginAbandoned, NeedsPerson, NotWanted
 from .flows import Account, AccountFlow
 from .http import AuthHttp, on_this_machine
+from .knock import Knocked, challenges_of
 from .model import ALONE
-from .renewal import Postponed
+from .renewal import Gone, Postponed
 from .scopes import parse_scope
 from .worker import Ending
 
@@ -35,7 +38,7 @@ if TYPE_CHECKING:
     from ..net.client import Net
     from .model import Credential
 
-__all__ = ["Access", "AuthService", "ask_of"]
+__all__ = ["Access", "AuthService", "LoginUnderWay", "ask_of"]
 
 MOST_LEFT = 64
 """Subjects that nobody uses now and of which is remembered what failed; of older ones the store knows what counts."""
@@ -72,6 +75,7 @@ class AuthService:
         self._environ = environ
         self._wall = wall
         self._net: Net | None = None
+        self._listeners: Listeners | None = None
         self._gate = threading.Lock()  # held for bookkeeping alone
         self._accounts: dict[Subject, list[Account]] = {}
         """Those of the users there are, by subject."""
@@ -123,13 +127,17 @@ class AuthService:
         if not users:
             return None
         # Of several, one that can ask a person; else the latest.
-        account = next((each for each in users if each.browser or each.show_code), users[-1])
+        account = next((each for each in users if each.asks), users[-1])
         made = self._flows.get(subject)
         if made is not None and made[0] is account:
             return made[1]
         flow = self._make_flow(account)
         self._flows[subject] = (account, flow)
         return flow
+
+    def flow_of(self, account: Account) -> AccountFlow:
+        """A flow for one account alone, on the broker's loop."""
+        return self._make_flow(account)
 
     def _make_flow(self, account: Account) -> AccountFlow:
         if self._net is None:
@@ -146,16 +154,24 @@ class AuthService:
             loopback=on_this_machine(account.url, settings.issuer, settings.idp_issuer),
             private_networks=settings.private_networks,
         )
-        return AccountFlow(account, http, self.nonces, wall=self._wall)
+        if self._listeners is None:
+            self._listeners = Listeners()
+        return AccountFlow(account, http, self.nonces, self._listeners, wall=self._wall)
 
     def _forget_net(self) -> None:
-        _inherited.append(self._net)  # not to be finalized here
-        self._net = None
+        if self._listeners is not None:
+            # The port is the parent's: it must not stay taken for as long as this process lives.
+            self._listeners.forget_after_fork()
+        _inherited.append((self._net, self._listeners))  # not to be finalized here
+        self._net = self._listeners = None
         self._flows.clear()
 
     async def _close_net(self) -> None:
         net, self._net = self._net, None
+        listeners, self._listeners = self._listeners, None
         self._flows.clear()
+        if listeners is not None:
+            await listeners.aclose()
         if net is not None:
             await net.aclose()
 
@@ -190,7 +206,7 @@ class Access:
     @property
     def asks(self) -> bool:
         """True if there is a person who may be asked to log in."""
-        return self.account.browser is not None or self.account.show_code is not None
+        return self.account.asks
 
     @property
     def waits_for_person(self) -> bool:
@@ -315,6 +331,16 @@ class Access:
         given = (*self._sent, current.access_token, current.refresh_token, current.registration.client_secret)
         return tuple(dict.fromkeys(each.reveal() for each in given if each))
 
+    def log_in(self, bearer: Bearer | None, *, force: bool) -> LoginUnderWay:
+        """Begin a login that somebody asked for.
+
+        Args:
+            bearer: what is there, and will do if the server takes it.
+            force: log in whatever there is, and whether or not the server wants it.
+        """
+        self.wake()
+        return LoginUnderWay(self._service, self.account, self.subject, bearer, force=force)
+
     # The end
 
     def leave(self) -> Ending | None:
@@ -345,6 +371,60 @@ class Access:
                 over.wait(END_WITHIN)
             except TimeoutError:
                 pass  # As above.
+
+
+class LoginUnderWay:
+    """A login that somebody asked for, from any thread or loop. See ``Access.log_in``."""
+
+    def __init__(
+        self, service: AuthService, account: Account, subject: Subject, bearer: Bearer | None, *, force: bool
+    ) -> None:
+        self._service = service
+        self._account = account
+        self._bearer = bearer
+        self._force = force
+        self._flow: AccountFlow | None = None
+        self._cancelled = False
+        self.fresh = True
+        """False: what there was does."""
+        self.proof: Knocked | Literal["open"] = "unknown"
+        """``taken``: the server refuses what comes without a token, and takes this. ``open``: it refuses nothing."""
+        self.unsaved: StoreError | None = None
+        """Why it could not be stored, if so."""
+        self.outcome = service.broker.log_in(subject, self._obtain)
+        """What came of it; raises ``AuthFault``, ``StoreError``."""
+
+    def cancel(self) -> None:
+        """Nobody wants it any more; it has an outcome soon, and has changed nothing unless it was done."""
+        self._cancelled = True
+        self._service.broker.run(self._abandon)
+
+    def _abandon(self) -> None:
+        if self._flow is not None:
+            self._flow.abandon()
+
+    async def _obtain(self, store: CredentialStore, known: Credential | None) -> Credential:
+        account = self._account
+        flow = self._flow = self._service.flow_of(account)
+        if self._cancelled:
+            raise LoginAbandoned("nobody waits for the login any more")
+        given = {} if account.headers is None else await account.headers()
+        status, challenges = await challenges_of(flow.http, account.url, given, within=account.within)
+        # What an older server says to the question does not matter: it was let in.
+        open_ = status < 500 and status not in (401, 403, 407, 408, 429)
+        if open_ and not self._force:
+            raise NotWanted("the server answers without a login")
+        if self._bearer is not None and not self._force:
+            self.proof = await flow.proven(self._bearer.credential)
+            if self.proof == "taken":
+                self.fresh = False
+                return self._bearer.credential
+        if not flow.able:
+            raise NeedsPerson(Gone("the server does not take the login there is"))
+        fresh = await flow.obtain(store, Ask(challenges), known)
+        self.unsaved = flow.unsaved
+        self.proof = "open" if open_ else await flow.proven(fresh)
+        return fresh
 
 
 def ask_of(

@@ -15,6 +15,8 @@ from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ..config.places import state_dir as usual_state_dir
+from ..errors import ConfigError
 from ..store.credentials import CredentialStore, StoreUnusable
 from ..store.memory_store import Memory, MemoryStore
 from ..store.where import folder_of, holds, in_memory
@@ -23,7 +25,7 @@ from .service import AuthService
 if TYPE_CHECKING:
     from ..config.credential_spec import CredentialSettings
 
-__all__ = ["service_for", "store_of"]
+__all__ = ["service_for", "state_folder", "store_of"]
 
 FINISH_WITHIN = 10.0
 """Seconds for which the end of the interpreter waits for work of brokers."""
@@ -72,6 +74,18 @@ def store_of(
     if in_memory(settings, state_dir):
         return None
     return _opener(settings, _folder(settings, state_dir), state_dir)
+
+
+def state_folder(state_dir: str | os.PathLike[str] | bool | None) -> Path | None:
+    """The state folder that a ``state_dir`` of a host means; None: nothing is kept on the disk."""
+    if state_dir is False:
+        return None
+    if state_dir is None or state_dir is True:
+        try:
+            return usual_state_dir()
+        except ConfigError:
+            return None  # the home is not known: nothing is kept, as in a host
+    return Path(os.path.abspath(state_dir))
 
 
 def _folder(settings: CredentialSettings, state_dir: Path | None) -> Path:

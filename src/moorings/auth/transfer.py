@@ -38,7 +38,7 @@ from ..store.credentials import CorruptEntry, CredentialStore, Lease, StoredKey,
 from .accounts import account_of
 from .at_store import LOCK_WITHIN, store_at
 from .clients_kept import forget_client, kept_clients
-from .flows import OLD
+from .identity import OLD
 from .logout import drop_intent, logins_of
 from .model import (
     BadRecord,
@@ -56,8 +56,6 @@ __all__ = [
     "SHORTEST",
     "ExportReport",
     "ImportReport",
-    "check_export",
-    "check_import",
     "export_logins",
     "import_logins",
 ]
@@ -168,7 +166,7 @@ async def export_logins(
         StoreFailed: the store did not answer, or refused.
     """
     settings = credentials or CredentialSettings()
-    path = check_export(to)  # a look at a folder
+    path = _place(to)
     secret = _checked(passphrase, path)
     accounts = {name: account_of(each, settings.principal) for name, each in servers.items()}
     head = _fresh_head()
@@ -203,8 +201,8 @@ async def export_logins(
         )
 
 
-def check_export(to: str | os.PathLike[str]) -> Path:
-    """Whether logins can be written there, before anybody is asked for a passphrase. Blocks; raises LoginFileError."""
+def _place(to: str | os.PathLike[str]) -> Path:
+    """Where they are written, if they can be. Raises LoginFileError."""
     path = Path(os.path.abspath(to))
     if os.path.lexists(path):
         raise _of_file(path, "it is there already", fix="name another file")
@@ -213,8 +211,8 @@ def check_export(to: str | os.PathLike[str]) -> Path:
     return path
 
 
-def check_import(file: str | os.PathLike[str]) -> tuple[Path, _Head, bytes]:
-    """What can be known of a file without its passphrase: that it is whole. Blocks; raises LoginFileError."""
+def _whole(file: str | os.PathLike[str]) -> tuple[Path, _Head, bytes]:
+    """What can be known of a file without its passphrase: that it is whole. Raises LoginFileError."""
     path = Path(os.path.abspath(file))
     return (path, *_split(_read(path), path))
 
@@ -242,7 +240,7 @@ async def import_logins(
         StoreFailed: the store did not answer, or refused.
     """
     settings = credentials or CredentialSettings()
-    path, head, sealed = await run_in_thread(check_import, file, name="moorings-import")
+    path, head, sealed = await run_in_thread(_whole, file, name="moorings-import")
     key = await _key(head, _secret(passphrase), path)
     found, clients = _decoded(_opened(head, sealed, key, path), path)
     others = sorted({each.key.principal for each in found} - {settings.principal})

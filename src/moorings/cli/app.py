@@ -33,6 +33,7 @@ class _Verbs(click.Group):
     modules: ClassVar[dict[str, str]] = {
         "auth": "auth",
         "call": "call",
+        "login": "login",
         "logout": "logout",
         "test": "check",
         "tools": "tools",

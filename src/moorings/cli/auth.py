@@ -79,19 +79,19 @@ def refresh(options: Options, name: str, timeout: float | None) -> int:
     """
     import asyncio
 
-    from moorings import MooringsError, refresh_login
+    from moorings import refresh_login
 
     config = read_config(options)
     (server,) = chosen_http_servers(config, (name,)).values()
-    try:
-        login = asyncio.run(
-            refresh_login(
-                server, credentials=config.credentials, state_dir=config.host.state_dir, within=timeout
-            )
+    login = asyncio.run(
+        refresh_login(
+            server,
+            name=name,
+            credentials=config.credentials,
+            state_dir=config.host.state_dir,
+            within=timeout,
         )
-    except MooringsError as error:
-        error.server = error.server or name
-        raise
+    )
     if options.output.as_json:
         options.output.document({"file": config.file, "server": name, "login": login})
     else:

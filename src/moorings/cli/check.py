@@ -35,7 +35,7 @@ __all__ = ["server_document", "unlisted", "verb", "without_name"]
 def verb(options: Options, names: tuple[str, ...], timeout: float | None) -> int:
     """Start each server (or those named) and say whether it is ready, or why not.
 
-    The exit code is 0 only if all of them are ready and list their tools.
+    The exit code is 0 only if all of them are ready and list their tools, and 4 if a login is all that is missing.
     """
     config = read_config(options)
     servers = chosen_servers(config, names)
@@ -56,7 +56,11 @@ def verb(options: Options, names: tuple[str, ...], timeout: float | None) -> int
     else:
         _print(options.output, documents, off)
     listed = all(document["problem"] is None for document in documents.values() if document["ready"])
-    return ExitCode.OK if readiness.all_ready and listed else ExitCode.START
+    if readiness.all_ready:
+        return ExitCode.OK if listed else ExitCode.START
+    missing = [document["error"] for document in documents.values() if not document["ready"]]
+    wants_login = all(error is not None and error.get("needs") for error in missing)
+    return ExitCode.REFUSED if wants_login else ExitCode.START
 
 
 def server_document(name: str, status: ServerStatus, readiness: Readiness, tools: int) -> dict[str, Any]:

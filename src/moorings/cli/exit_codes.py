@@ -9,6 +9,7 @@ from moorings import (
     CallCancelled,
     CallTimeout,
     ConfigError,
+    LoginFailed,
     LoginFileError,
     MisuseError,
     MooringsError,
@@ -48,7 +49,7 @@ _MEANING = {
     ExitCode.TOOL_ERROR: "the tool ran and answered with an error",
     ExitCode.USAGE: "the command line or the configuration is wrong; nothing was started",
     ExitCode.START: "a server (or the store of logins) could not be started or reached; the call was not sent",
-    ExitCode.REFUSED: "the server refused the call",
+    ExitCode.REFUSED: "the server refused the call, or wants a login; no login came of it",
     ExitCode.TIMEOUT: "a limit passed",
     ExitCode.AMBIGUOUS: "the call was sent and no answer came: its effect may have happened",
     ExitCode.UNKNOWN: "no tool or server of that name",
@@ -64,6 +65,7 @@ _BY_ERROR: tuple[tuple[type[MooringsError], ExitCode], ...] = (
     (RequiredServerMissing, ExitCode.START),
     (NotSent, ExitCode.START),
     (StoreFailed, ExitCode.START),
+    (LoginFailed, ExitCode.REFUSED),
     (RefreshFailed, ExitCode.START),
     (Refused, ExitCode.REFUSED),
     (CallTimeout, ExitCode.TIMEOUT),
@@ -76,8 +78,20 @@ _BY_ERROR: tuple[tuple[type[MooringsError], ExitCode], ...] = (
 )
 
 
+_LOGIN = {
+    "timeout": ExitCode.TIMEOUT,
+    "unreachable": ExitCode.START,
+    "unsaved": ExitCode.START,
+    "port": ExitCode.START,
+    "package": ExitCode.USAGE,
+}
+"""Why a login failed, where that was not the server's word."""
+
+
 def exit_code_of(error: BaseException) -> ExitCode:
     """The exit code that an error stands for."""
+    if isinstance(error, LoginFailed) and error.reason in _LOGIN:
+        return _LOGIN[error.reason]
     for kind, code in _BY_ERROR:
         if isinstance(error, kind):
             return code

@@ -20,6 +20,8 @@ class Options:
     def __init__(self, output: Output) -> None:
         self.output = output
         self.config: str | None = None
+        self.no_input = False
+        """Nobody is asked anything."""
 
 
 def take_seconds(ctx: click.Context, param: click.Parameter, value: str | None) -> float | None:
@@ -49,6 +51,13 @@ def common_options(verb: F) -> F:
         callback=_take_config,
         help="Configuration file, TOML or JSON.",
     )(verb)
+    verb = click.option(
+        "--no-input",
+        is_flag=True,
+        expose_value=False,
+        callback=_take_no_input,
+        help="Ask nobody anything, and open no browser.",
+    )(verb)
     return click.option(
         "--json",
         is_flag=True,
@@ -67,6 +76,12 @@ def _take_config(ctx: click.Context, param: click.Parameter, value: str | None) 
     if options.config is not None and options.config != value:
         raise click.UsageError("--config is given twice, with different files", ctx)
     options.config = value
+
+
+def _take_no_input(ctx: click.Context, param: click.Parameter, value: bool) -> None:
+    options = ctx.find_object(Options)
+    if value and options is not None:
+        options.no_input = True
 
 
 def _take_json(ctx: click.Context, param: click.Parameter, value: bool) -> None:

@@ -102,6 +102,7 @@ def error_document(error: BaseException, code: ExitCode) -> dict[str, Any]:
         "problems",
         "missing",
         "reason",
+        "needs",
         "elapsed",
         "allowed",
         "stderr_tail",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -50,16 +51,16 @@ def export_verb(
     The file is readable by you alone, and opened by the passphrase alone.
     """
     from moorings import export_logins
-    from moorings.auth.transfer import check_export
 
     config = read_config(options)
     servers = chosen_http_servers(config, names)
-    check_export(to)
+    if passphrase_file is None and os.path.lexists(to):
+        raise click.UsageError(f"{to} is there already: name another file")
     report = asyncio.run(
         export_logins(
             servers,
             to,
-            _passphrase(passphrase_file, confirm=True),
+            _passphrase(options, passphrase_file, confirm=True),
             credentials=config.credentials,
             state_dir=config.host.state_dir,
             move=move,
@@ -91,14 +92,14 @@ def import_verb(options: Options, file: str, passphrase_file: str | None, replac
     not needed any more.
     """
     from moorings import import_logins
-    from moorings.auth.transfer import check_import
 
     config = read_config(options)
-    check_import(file)
+    if passphrase_file is None and not Path(file).is_file():
+        raise click.UsageError(f"{file} is no file")
     report = asyncio.run(
         import_logins(
             file,
-            _passphrase(passphrase_file, confirm=False),
+            _passphrase(options, passphrase_file, confirm=False),
             credentials=config.credentials,
             state_dir=config.host.state_dir,
             replace=replace,
@@ -141,14 +142,18 @@ async def _used(config: Config, logins: tuple[Login, ...]) -> list[str]:
     ]
 
 
-def _passphrase(file: str | None, *, confirm: bool) -> Secret:
+def _passphrase(options: Options, file: str | None, *, confirm: bool) -> Secret:
     """The passphrase, from a file or a person."""
     from moorings import Secret
 
     if file is not None:
         return Secret(_from(file))
-    if not (sys.stdin.isatty() and sys.stderr.isatty()):
-        raise click.UsageError("there is no terminal to ask for the passphrase: give --passphrase-file FILE")
+    from .prompt import is_interactive
+
+    if nobody := is_interactive(sys.stdin, sys.stderr, os.environ, options.no_input):
+        raise click.UsageError(
+            f"nobody can be asked for the passphrase ({nobody}): give --passphrase-file FILE"
+        )
     return Secret(
         click.prompt("Passphrase", hide_input=True, confirmation_prompt=confirm, err=True, type=str)
     )

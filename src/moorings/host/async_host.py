@@ -26,6 +26,7 @@ from .._checks import LONGEST as WAIT_FOREVER
 from .._checks import seconds
 from .._tasks import TaskOwner, outlast
 from .._version import __version__
+from ..auth.prompt import OnLoginUrl
 from ..config import Bounds, CredentialSettings, MemoryApp, MemorySpec, ServerSpec
 from ..errors import (
     CallError,
@@ -86,9 +87,11 @@ class AsyncHost:
         tools_for_resources, tools_for_prompts: list resources and prompts as tools too.
         on_event: told of every change of state and catalog; called on the loop, must return at once.
         credentials: where logins are kept, and whose they are; files in the state folder if not set.
-        browser: shows a person the login of a server, by its name and a URL, and brings back the URL they are sent to
-            at its end, or the query of that; async, called on the host's loop. Without it nobody is ever asked: a
-            server that wants a login goes to ``needs_auth``.
+        on_login_url: shows a person the login of a server (a ``LoginPrompt``: URL, or code); async, called on the
+            host's loop. Moorings listens for the answer. Without it nobody is ever asked, no port is bound and nothing
+            is opened: a server that wants a login goes to ``needs_auth``.
+        browser: the same for a program that has a listener of its own: called with the server's name and the URL, it
+            brings back the URL that the person is sent to at the end, or the query of that.
 
     Use it as ``async with AsyncHost({...}) as host``. Entering starts the servers and does not wait for them.
     """
@@ -106,7 +109,13 @@ class AsyncHost:
         on_event: OnEvent | None = None,
         credentials: CredentialSettings | None = None,
         browser: BrowserFunction | None = None,
+        on_login_url: OnLoginUrl | None = None,
     ) -> None:
+        if browser is not None and on_login_url is not None:
+            raise MisuseError(
+                "browser and on_login_url both show logins",
+                fix="give one: browser= brings the answer itself, for on_login_url= Moorings listens for it",
+            )
         if max_starting < 1:
             raise MisuseError(f"max_starting is {max_starting}; at least 1 server must be able to start")
         self._specs: dict[str, ServerSpec] = {}
@@ -119,6 +128,7 @@ class AsyncHost:
         self._on_event = on_event
         self._credentials = credentials or CredentialSettings()
         self._browser = browser
+        self._on_login_url = on_login_url
         self._loop: asyncio.AbstractEventLoop | None = None
         self._owner = TaskOwner("host")
         self._servers: dict[str, Server] = {}
@@ -174,7 +184,14 @@ class AsyncHost:
             environment=environment,
             log_path=places.log_path,
             net=SharedNet(environment),
-            gate=HostTokens(self._credentials, places.folder, self._browser, environment, self._owner).gate,
+            gate=HostTokens(
+                self._credentials,
+                places.folder,
+                self._browser,
+                self._on_login_url,
+                environment,
+                self._owner,
+            ).gate,
             start_slot=lambda: slots,
             context=contextvars.copy_context(),
         )

@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from .._checks import seconds
+from ..auth.prompt import OnLoginUrl
 from ..config import Bounds, CredentialSettings, MemoryApp, ServerSpec
 from ..errors import HostClosedError
 from ..observe import OnEvent
@@ -58,6 +59,7 @@ class Host:
         on_event: OnEvent | None = None,
         credentials: CredentialSettings | None = None,
         browser: BrowserFunction | None = None,
+        on_login_url: OnLoginUrl | None = None,
     ) -> None:
         given = dict(servers or {})
 
@@ -73,6 +75,7 @@ class Host:
                 on_event=on_event,
                 credentials=credentials,
                 browser=browser,
+                on_login_url=on_login_url,
             )
 
         # Said wrong is said at once, in the caller's thread.

@@ -5,20 +5,18 @@ Made at the start of a host; holds nothing open. Imported late is what OAuth nee
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .._outcome import Outcome
 from .._tasks import TaskOwner
 from ..config import CredentialSettings, HttpServer
 from ..config.auth_spec import AuthSettings
-from ..errors import HostClosedError
 from ..store.where import folder_of, holds, in_memory
+from .asking import Asking
 
 if TYPE_CHECKING:
+    from ..auth.prompt import LoginPrompt, OnLoginUrl
     from ..auth.service import Access, AuthService
     from ..net.settings import NetSettings
     from ..transport.http_auth import Gate
@@ -37,15 +35,16 @@ class HostTokens:
         credentials: CredentialSettings,
         folder: Path | None,
         browser: BrowserFunction | None,
+        on_login_url: OnLoginUrl | None,
         environment: Callable[[], Mapping[str, str]],
         owner: TaskOwner,
     ) -> None:
         self._credentials = credentials
         self._folder = folder
         self._browser = browser
+        self._on_login_url = on_login_url
         self._environment = environment
-        self._owner = owner
-        self._loop = asyncio.get_running_loop()
+        self._asking = Asking(owner)
         self._service: AuthService | None = None
 
     def gate(self, name: str, spec: HttpServer, net: Callable[[], NetSettings]) -> Gate:
@@ -70,50 +69,32 @@ class HostTokens:
         if self._service is None:
             self._service = service_for(self._credentials, self._folder)
         settings = spec.auth if isinstance(spec.auth, AuthSettings) else AuthSettings()
-        ask = self._browser
         return self._service.access(
             Account(
                 url=spec.url,
                 settings=settings,
                 principal=self._credentials.principal,
+                name=name,
                 net=net,
                 within=spec.bounds.auth,
-                browser=None if ask is None else lambda url: self._show(ask, name, url, settings.timeout),
+                browser=self._browse(name, settings.timeout),
+                ask=self._ask(settings.timeout),
                 run=lambda command: headers_command.run(command, self._environment()),
             )
         )
 
-    async def _show(self, browser: BrowserFunction, name: str, url: str, limit: float) -> str:
-        """On the broker's loop: the user's function runs on that of the host, as all of theirs do."""
-        outcome: Outcome[str] = Outcome()
-        showing: list[asyncio.Task[None]] = []
+    def _browse(self, name: str, limit: float) -> Callable[[str], Awaitable[str]] | None:
+        browser = self._browser
+        if browser is None:
+            return None
+        return lambda url: self._asking.run(lambda: browser(name, url), limit=limit, name=f"login to {name}")
 
-        async def show() -> None:
-            try:
-                outcome.settle(await browser(name, url))
-            except Exception as error:  # boundary: the user's function; its failure is that of the login
-                outcome.settle(None, error)
-            except BaseException:  # boundary: the end of the host; raised again
-                outcome.settle(None, HostClosedError("the host was closed"))
-                raise
+    def _ask(self, limit: float) -> OnLoginUrl | None:
+        shows = self._on_login_url
+        if shows is None:
+            return None
 
-        def begin() -> None:
-            if self._owner.closed:
-                outcome.settle(None, HostClosedError("the host was closed"))
-            else:
-                showing.append(self._owner.start(show(), name=f"login to {name}"))
+        def ask(prompt: LoginPrompt) -> Awaitable[str | None]:
+            return self._asking.run(lambda: shows(prompt), limit=limit, name=f"login to {prompt.server}")
 
-        def end() -> None:
-            for task in showing:
-                task.cancel()
-
-        try:
-            self._loop.call_soon_threadsafe(begin)
-        except RuntimeError:
-            raise HostClosedError("the host was closed") from None
-        try:
-            return await outcome.outcome(asyncio.get_running_loop().time() + limit)
-        finally:
-            # Nobody waits for it any more, however this ended: it must not hold up the close of the host.
-            with contextlib.suppress(RuntimeError):
-                self._loop.call_soon_threadsafe(end)
+        return ask

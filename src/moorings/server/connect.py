@@ -213,14 +213,15 @@ def gate_for(name: str, spec: ServerSpec, around: Around) -> Gate | None:
     """Where a server gets its tokens from; None where it gets none from us."""
     if not isinstance(spec, HttpServer) or spec.auth is False or same_name("authorization", _fixed(spec)):
         return None
-    return around.gate(name, spec, lambda: _net_settings(spec))
+    return around.gate(name, spec, lambda: net_settings(spec))
 
 
 def _fixed(spec: HttpServer) -> Mapping[str, str]:
     return spec.headers if isinstance(spec.headers, Mapping) else {}
 
 
-def _net_settings(spec: HttpServer) -> NetSettings:
+def net_settings(spec: HttpServer) -> NetSettings:
+    """How a server is reached."""
     from ..net.settings import settings_of
 
     return settings_of(spec)
@@ -238,7 +239,7 @@ def _http(
 
     bounds = spec.bounds
     net = around.net.join()
-    client = net.client(_net_settings(spec))
+    client = net.client(net_settings(spec))
     gate = gate_for(name, spec, around)
 
     async def leave() -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import shlex
 import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
@@ -29,15 +30,7 @@ MOST_REFUSALS = 2
 MOST_NONCES = 2
 """Times that one message is sent again with a nonce that the server gave (RFC 9449 §9)."""
 
-LOG_IN = (
-    "a person must log in: give the host a browser=, or set auth.flow where a login takes no person; "
-    "it goes on by itself once a credential is stored"
-)
-
-LOG_IN_AGAIN = (
-    "log in: a restart of the server shows the login again, 30 s after it failed at the earliest; "
-    "one that is made elsewhere is taken up by itself"
-)
+LOG_IN = "log in: moor login {name}; it goes on by itself as soon as that is done"
 
 AGAIN = "it is tried again when it is used next, after a pause; see whether what failed is well by then"
 
@@ -248,7 +241,9 @@ def _failure(access: Access, fault: AuthFault, refusal: Failure | None) -> Failu
     if not needs:
         fix: str | None = AGAIN
     else:
-        fix = TO_CONFIGURE.get(needs, LOG_IN_AGAIN if access.asks else LOG_IN)
+        fix = TO_CONFIGURE.get(
+            needs, LOG_IN.format(name=shlex.quote(access.account.name or access.account.url))
+        )
     return Failure(
         kind="unsent" if refusal is None else refusal.kind,
         reason=fault.reason if refusal is None else f"{refusal.reason}; {fault.reason}",

@@ -1,0 +1,92 @@
+"""One real request to an MCP server, to learn whether it wants a token, and whether it takes this one.
+
+``server/discover`` of 2026-07-28 serves, as it is answered without a session and changes nothing; what an older server
+answers does not matter, only whether it refuses it for the token (401). Nothing of the answer but its head is read.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Literal
+
+import msgspec
+
+from .._secret import Secret
+from ..wire.eras import LATEST_MODERN, META_CAPABILITIES, META_CLIENT, META_VERSION
+from .challenge import parse_challenges
+from .dpop import Prover
+from .http import AuthHttp, AuthNetError
+
+__all__ = ["Knocked", "challenges_of", "knock"]
+
+METHOD = "server/discover"
+
+Knocked = Literal["taken", "refused", "unknown"]
+"""``refused``: 401, with or for want of a token. ``taken``: it was let in. ``unknown``: something is in the way."""
+
+
+async def knock(
+    http: AuthHttp,
+    url: str,
+    given: Mapping[str, str],
+    *,
+    within: float,
+    token: Secret | None = None,
+    prover: Prover | None = None,
+) -> Knocked:
+    """Ask the server with this token. ``given``: further headers; ``within``: seconds."""
+    for _ in range(2):
+        headers = dict(given)
+        if token is not None:
+            headers["Authorization"] = f"{'DPoP' if prover else 'Bearer'} {token.reveal()}"
+        if token is not None and prover is not None:
+            headers["DPoP"] = prover.proof("POST", url, now=time.time(), access_token=token).reveal()
+        try:
+            status, answer = await http.knock(url, headers | _headers(), _body(), within=within)
+        except AuthNetError:
+            return "unknown"
+        if status == 401:
+            if prover is not None and prover.nonces.learn(url, answer):
+                continue  # It wanted a nonce of its own (RFC 9449 section 9).
+            # Without a challenge it may be something in between that wants something else.
+            schemes = {each.scheme for each in parse_challenges(_all(answer))}
+            return "refused" if schemes & {"bearer", "dpop"} or token is None else "unknown"
+        return "taken" if status < 500 and status not in (403, 407, 429) else "unknown"
+    return "unknown"
+
+
+async def challenges_of(
+    http: AuthHttp, url: str, given: Mapping[str, str], *, within: float
+) -> tuple[int, tuple[str, ...]]:
+    """What the server says to one without a token: the status and its ``WWW-Authenticate``.
+
+    Raises:
+        AuthNetError: it was not reached.
+    """
+    status, answer = await http.knock(url, dict(given) | _headers(), _body(), within=within)
+    return status, tuple(_all(answer))
+
+
+def _headers() -> dict[str, str]:
+    return {
+        "Accept": "application/json, text/event-stream",
+        "Content-Type": "application/json",
+        "MCP-Protocol-Version": LATEST_MODERN,
+        "Mcp-Method": METHOD,
+    }
+
+
+def _body() -> bytes:
+    from .._version import __version__
+
+    meta = {
+        META_VERSION: LATEST_MODERN,
+        META_CAPABILITIES: {},
+        META_CLIENT: {"name": "moorings", "version": __version__},
+    }
+    return msgspec.json.encode({"jsonrpc": "2.0", "id": 1, "method": METHOD, "params": {"_meta": meta}})
+
+
+def _all(headers: Mapping[str, str]) -> list[str]:
+    return list(headers.getall("WWW-Authenticate", ()))  # type: ignore[attr-defined]

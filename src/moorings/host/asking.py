@@ -1,0 +1,69 @@
+"""What a user gave us to talk to people runs on the loop of theirs, though a broker on another one waits for it.
+
+Made by whoever was given such a function, on the loop where it is to run; its tasks belong to the owner that it is
+given. Whoever stops waiting ends the function's run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from .._outcome import Outcome
+from .._tasks import TaskOwner
+from ..errors import HostClosedError
+
+__all__ = ["Asking"]
+
+T = TypeVar("T")
+
+
+class Asking:
+    """See the module."""
+
+    def __init__(self, owner: TaskOwner) -> None:
+        self._owner = owner
+        self._loop = asyncio.get_running_loop()
+
+    async def run(self, make: Callable[[], Awaitable[T]], *, limit: float, name: str) -> T:
+        """From another loop: run it over there, for at most ``limit`` seconds, and bring what came of it.
+
+        Raises:
+            HostClosedError: its owner is closed.
+            TimeoutError: it took longer.
+            Exception: what it raised.
+        """
+        outcome: Outcome[T] = Outcome()
+        running: list[asyncio.Task[None]] = []
+
+        async def run() -> None:
+            try:
+                outcome.settle(await make())
+            except Exception as error:  # boundary: the user's function; its failure is that of the login
+                outcome.settle(None, error)
+            except BaseException:  # boundary: the end of its owner; raised again
+                outcome.settle(None, HostClosedError("what showed the login was ended"))
+                raise
+
+        def begin() -> None:
+            if self._owner.closed:
+                outcome.settle(None, HostClosedError("the host was closed"))
+            else:
+                running.append(self._owner.start(run(), name=name))
+
+        def end() -> None:
+            for task in running:
+                task.cancel()
+
+        try:
+            self._loop.call_soon_threadsafe(begin)
+        except RuntimeError:
+            raise HostClosedError("the host was closed") from None
+        try:
+            return await outcome.outcome(asyncio.get_running_loop().time() + limit)
+        finally:
+            # Nobody waits for it any more, however this ended: it must not hold up the close of its owner.
+            with contextlib.suppress(RuntimeError):
+                self._loop.call_soon_threadsafe(end)
