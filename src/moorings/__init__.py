@@ -51,8 +51,8 @@ if TYPE_CHECKING:
     from .host.blocking import Host
     from .host.catalog import CatalogPrompt, CatalogResource, CatalogTemplate, CatalogTool
     from .host.login import LoginResult, login
-    from .host.logins import refresh_login
     from .host.names import exposed_name
+    from .host.refresh import refresh_login
     from .host.report import CloseReport, Readiness
     from .observe import CatalogChanged, StateChanged
     from .server.server import ServerStatus
@@ -113,8 +113,8 @@ _HOMES = {
     "host.blocking": ("Host",),
     "host.catalog": ("CatalogPrompt", "CatalogResource", "CatalogTemplate", "CatalogTool"),
     "host.login": ("LoginResult", "login"),
-    "host.logins": ("refresh_login",),
     "host.names": ("exposed_name",),
+    "host.refresh": ("refresh_login",),
     "host.report": ("CloseReport", "Readiness"),
     "observe": ("CatalogChanged", "StateChanged"),
     "server.server": ("ServerStatus",),
