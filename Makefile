@@ -32,7 +32,7 @@ demo: check-python ## see it work: five real servers held by one host
 	@test -f $(DEMO) || { echo "make: $(DEMO) is not in this checkout, so there is no demo to run" >&2; exit 1; }
 	@$(VENV)/bin/python $(DEMO)
 
-demo-oauth: check-python ## a server behind a login, from `moor test` to the end of it; PERSON=me: it is you who logs in
+demo-oauth: check-python ## a server behind a login, from `moor test` to `moor logout`; PERSON=me: it is you who logs in
 	@$(SETUP) demo-oauth
 	@$(VENV)/bin/python tools/demo_oauth.py "$(PERSON)"
 

@@ -1,4 +1,4 @@
-"""What `make demo-oauth` shows: the first minutes with a server behind a login, from `moor test` to the end of it.
+"""What `make demo-oauth` shows: the first minutes with a server behind a login, from `moor test` to `moor logout`.
 
 Two programs are started on this machine: an authorization server (oidc-provider) and an MCP server that takes its
 tokens alone (the official SDK). A person is played by a script, which walks the pages as a browser would;
@@ -27,7 +27,6 @@ import tempfile
 import time
 import uuid
 from collections.abc import Iterator, Sequence
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NoReturn
 from urllib.parse import urlsplit
@@ -145,8 +144,7 @@ def main(words: Sequence[str]) -> int:
                 _log_in(console, stage, real=real)
                 _use(console, stage)
                 _status(console, stage)
-                if find_spec("moorings.cli.logout"):
-                    _log_out(console, stage)
+                _log_out(console, stage)
             _nobody_left(console, stage)
     except DemoFailed as failure:
         console.print(f"\n[bold red]✗ the demo failed:[/] {escape(str(failure))}")

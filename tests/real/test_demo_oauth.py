@@ -54,6 +54,7 @@ def test_a_person_is_played_and_everything_is_gone(tmp_path: Path) -> None:
     assert "which says “Logged in to tides”" in done.stdout
     assert "captain, with tides:read" in done.stdout
     assert "login     good" in done.stdout
+    assert "refresh   token revoked" in done.stdout
     assert "✓ everything shown was checked" in done.stdout
     assert done.stderr == ""
     nothing_is_left(tmp_path, done.stdout)
