@@ -7,9 +7,10 @@ import socket
 from pathlib import Path
 from urllib.parse import parse_qsl, urlsplit
 
+import msgspec
 import pytest
 
-from moorings import AuthSettings, LoginFailed, LoginPrompt, NeedsLogin
+from moorings import AuthSettings, LoginFailed, LoginPrompt, NeedsLogin, logout, refresh_login
 from moorings.auth.login import TABLE
 from tests.auth.host_kit import files, holding, spec
 from tests.auth.login_kit import Someone, follow, get, log_in
@@ -337,3 +338,29 @@ async def test_a_host_shows_a_login_by_on_login_url(tmp_path: Path) -> None:
         async with holding({"s": spec(server)}, files(tmp_path), on_login_url=someone) as (host, _):
             assert (await host.call("s__echo", {"text": "x"})).text == "x"
         assert someone.prompts[0].server == "s" and LOGGED_IN in await someone.page()
+
+
+async def test_servers_whose_long_urls_begin_alike_have_each_its_own_login(tmp_path: Path) -> None:
+    """What a store says of its entries is cut; what it holds is not."""
+    async with AuthFaults(path=f"/{'x' * 400}/one") as server:
+        other = msgspec.structs.replace(spec(server), url=server.url.removesuffix("one") + "two")
+        assert (await log_in(server, tmp_path, on_login_url=Someone())).fresh
+        assert not (await log_in(server, tmp_path, on_login_url=Someone())).fresh
+        assert not (await logout(other, credentials=files(tmp_path), state_dir=False)).logins
+        assert not (await log_in(server, tmp_path, on_login_url=Someone())).fresh
+        assert len((await logout(spec(server), credentials=files(tmp_path), state_dir=False)).logins) == 1
+        assert (await log_in(server, tmp_path, on_login_url=Someone())).fresh
+
+
+async def test_a_login_after_a_logout_counts_where_the_old_one_is_still_remembered(tmp_path: Path) -> None:
+    """Seen as one change: what was renewed often before must not pass for the newer one."""
+    async with AuthFaults() as server:
+        await log_in(server, tmp_path, on_login_url=Someone())
+        async with holding({"s": spec(server)}, files(tmp_path)) as (host, _):
+            for _ in range(3):
+                await refresh_login(spec(server), credentials=files(tmp_path), state_dir=False)
+            assert (await host.call("s__echo", {"text": "x"})).text == "x"
+            await logout(spec(server), credentials=files(tmp_path), state_dir=False)
+            await log_in(server, tmp_path, on_login_url=Someone())
+            assert (await host.call("s__echo", {"text": "x"})).text == "x"
+        assert len(server.grants("authorization_code")) == 2

@@ -289,7 +289,8 @@ class AccountFlow:
                 resource=found.resource_param,
                 grant=self.account.kind,
                 dpop_jwk=jwk,
-                version=max((each.version for each in before if each is not None), default=0) + 1,
+                # Greater too than that of a login which was removed, and that somebody may still remember.
+                version=max([int(now), *(each.version + 1 for each in before if each is not None)]),
             )
         )
 

@@ -28,6 +28,7 @@ from ..store.credentials import CorruptEntry, CredentialStore, Lease, LeaseLost,
 from . import clients, grants
 from .accounts import account_of
 from .at_store import LOCK_WITHIN, TURNS, store_at
+from .broker import Subject, fits
 from .clients_kept import end_client
 from .faults import AuthFault
 from .flows import Account
@@ -126,8 +127,7 @@ def logins_of(entries: list[StoredKey], account: Account) -> list[StoredKey]:
     return [
         each
         for each in entries
-        if each.about.get("principal") == account.principal
-        and each.about.get("resource") == account.subject.resource
+        if fits(Subject(account.principal, account.subject.resource), each.about)
         and not each.key.endswith(INTENT)
     ]
 
@@ -201,6 +201,8 @@ class _Logout:
                         credential, damage = None, str(fault)
                     if credential is None and not damage:
                         break
+                    if credential is not None and credential.key.resource != self._account.subject.resource:
+                        break  # Another's, whose long URL begins as ours does.
                     if credential is None:
                         told = _unreadable(entry, damage)
                     elif credential != asked:

@@ -177,6 +177,8 @@ async def export_logins(
         digests = {each.key for account in accounts.values() for each in logins_of(entries, account)}
         leases = await _locked(stack, store, digests)
         found, skipped = await _good(store, leases)
+        theirs = {account.subject.resource for account in accounts.values()}
+        found = [each for each in found if each.key.resource in theirs]
         clients = await _clients(store, entries, found)
         for name, account in accounts.items():
             if not any(each.key.resource == account.subject.resource for each in found):
