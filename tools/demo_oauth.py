@@ -19,6 +19,7 @@ import platform
 import re
 import secrets
 import shlex
+import shutil
 import signal
 import socket
 import subprocess
@@ -28,7 +29,7 @@ import time
 import uuid
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 from urllib.parse import urlsplit
 
 from demo import INDEX, MARK, DemoFailed, ours
@@ -46,13 +47,80 @@ COMMAND_WITHIN = 90.0
 LOGIN_WITHIN = 300.0
 END_WITHIN = 5.0
 LOOK = 0.02
-STRIKES = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+class Strikes:
+    """Ctrl-C, TERM and HUP: the first one ends the demo, and waits where it would leave something behind."""
+
+    def __init__(self) -> None:
+        self._held = False
+        self._struck = False
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, self._strike)
+
+    def _strike(self, *_: object) -> None:
+        if not self._struck:
+            self._struck = True
+            if not self._held:
+                raise KeyboardInterrupt
+
+    @contextlib.contextmanager
+    def held(self) -> Iterator[None]:
+        """For a bounded time."""
+        before, self._held = self._struck, True
+        try:
+            yield
+        finally:
+            self._held = False
+        if self._struck and not before:
+            raise KeyboardInterrupt
+
+
+class Programs:
+    """All that the demo starts, so that it can be ended whatever strikes in between."""
+
+    def __init__(self, strikes: Strikes) -> None:
+        self._strikes = strikes
+        self._running: dict[subprocess.Popen[Any], float] = {}
+
+    def start(
+        self, command: Sequence[str], *, by_itself: float = 0.0, **options: Any
+    ) -> subprocess.Popen[Any]:
+        """``by_itself``: seconds in which it ends without us, as Ctrl-C reaches it, too."""
+        with self._strikes.held():
+            process = subprocess.Popen(command, **options)
+            self._running[process] = by_itself
+        return process
+
+    def end(self, process: subprocess.Popen[Any]) -> None:
+        """By itself, by TERM, or by KILL."""
+        by_itself = self._running[process]
+        for wait, number in (
+            (by_itself, signal.SIGTERM),
+            (2 * END_WITHIN, signal.SIGKILL),
+            (END_WITHIN, None),
+        ):
+            try:
+                process.wait(wait)
+                break
+            except subprocess.TimeoutExpired:
+                if number is not None:
+                    process.send_signal(number)
+        if process.stdout is not None:
+            process.stdout.close()
+        del self._running[process]
+
+    def end_all(self) -> None:
+        """Commands before the servers that they talk to."""
+        for process in reversed(tuple(self._running)):
+            self.end(process)
 
 
 class Stage:
     """The folder of the demo, its two programs, and the environment of its commands."""
 
-    def __init__(self, folder: Path, index: dict[str, Any]) -> None:
+    def __init__(self, folder: Path, index: dict[str, Any], programs: Programs) -> None:
+        self.programs = programs
         self.folder = folder
         self.sections = itertools.count(1)
         self.mark = uuid.uuid4().hex
@@ -84,9 +152,8 @@ class Stage:
         words = [sys.executable, str(script), PERSON, PASSWORD, str(self.log)]
         return {**self.environment, "BROWSER": shlex.join(words)}
 
-    @contextlib.contextmanager
-    def programs(self) -> Iterator[None]:
-        """Both listen; both are gone on leaving."""
+    def start(self) -> None:
+        """Start both programs; they listen then."""
         client = {
             "client_id": "tides-server",
             "client_secret": self.secret,
@@ -96,20 +163,16 @@ class Stage:
         }
         options = {"clients": [client], "resources": [self.url], "scopes": SCOPES}
         provider = [*self._index["oidc-provider"]["command"], str(self.issuer_port), json.dumps(options)]
+        self._listening("the authorization server", provider, self.issuer_port, {})
         # The interpreter of the SDK's environment, on another script.
         script = Path(__file__).with_name("oauth") / "tides.py"
         server = [self._index["era-2.3.0"]["command"][0], str(script), str(self.port), self.issuer]
-        with (
-            self._listening("the authorization server", provider, self.issuer_port, {}),
-            self._listening("the MCP server", server, self.port, {"DEMO_SECRET": self.secret}),
-        ):
-            yield
+        self._listening("the MCP server", server, self.port, {"DEMO_SECRET": self.secret})
 
-    @contextlib.contextmanager
-    def _listening(self, what: str, command: list[str], port: int, more: dict[str, str]) -> Iterator[None]:
+    def _listening(self, what: str, command: list[str], port: int, more: dict[str, str]) -> None:
         output = self.folder / f"{port}.out"
         with output.open("wb") as out:
-            process = subprocess.Popen(
+            process = self.programs.start(
                 command,
                 stdin=subprocess.DEVNULL,
                 stdout=out,
@@ -118,34 +181,17 @@ class Stage:
                 env={**self.environment, **more},
                 start_new_session=True,
             )
-        try:
-            _wait_listening(what, process, port, output)
-            yield
-        finally:
-            _end(process)
+        _wait_listening(what, process, port, output)
 
 
 def main(words: Sequence[str]) -> int:
-    for number in STRIKES:
-        signal.signal(number, _struck)
     if isinstance(sys.stdout, io.TextIOWrapper):  # a terminal without these characters is no reason to fail
         sys.stdout.reconfigure(errors="replace")
     console = Console(highlight=False, soft_wrap=True)
     began = time.monotonic()
+    strikes = Strikes()
     try:
-        real = _who(words)
-        index = _index()
-        with tempfile.TemporaryDirectory(prefix="moorings-demo-") as folder:
-            stage = Stage(Path(folder), index)
-            _title(console)
-            with stage.programs():
-                _two_programs(console, stage, index)
-                _without_a_login(console, stage)
-                _log_in(console, stage, real=real)
-                _use(console, stage)
-                _status(console, stage)
-                _log_out(console, stage)
-            _nobody_left(console, stage)
+        _demo(console, strikes, real=_who(words))
     except DemoFailed as failure:
         console.print(f"\n[bold red]✗ the demo failed:[/] {escape(str(failure))}")
         return 1
@@ -158,11 +204,28 @@ def main(words: Sequence[str]) -> int:
     return 0
 
 
-def _struck(*_: object) -> NoReturn:
-    """Once: the way out is bounded, and a second Ctrl-C must not break it off."""
-    for number in STRIKES:
-        signal.signal(number, signal.SIG_IGN)
-    raise KeyboardInterrupt
+def _demo(console: Console, strikes: Strikes, *, real: bool) -> None:
+    index = _index()
+    programs = Programs(strikes)
+    folder: Path | None = None
+    try:
+        with strikes.held():
+            folder = Path(tempfile.mkdtemp(prefix="moorings-demo-"))
+        stage = Stage(folder, index, programs)
+        _title(console)
+        stage.start()
+        _two_programs(console, stage, index)
+        _without_a_login(console, stage)
+        _log_in(console, stage, real=real)
+        _use(console, stage)
+        _status(console, stage)
+        _log_out(console, stage)
+    finally:
+        with strikes.held():
+            programs.end_all()
+            if folder is not None:
+                shutil.rmtree(folder)
+    _nobody_left(console, stage)
 
 
 def _who(words: Sequence[str]) -> bool:
@@ -280,6 +343,8 @@ def _nobody_left(console: Console, stage: Stage) -> None:
     # A browser lives on when `moor login` has ended: here it is a script at its last line.
     while (left := ours(stage.mark)) and time.monotonic() < until:
         time.sleep(LOOK)
+    if stage.folder.exists():
+        raise DemoFailed(f"{stage.folder} is still there")
     if left:
         raise DemoFailed(f"processes are left: {', '.join(f'{pid} ({line})' for pid, line in left.items())}")
     for port in (stage.issuer_port, stage.port):
@@ -297,7 +362,7 @@ def _moor(
 ) -> str:
     """Run `moor` as a user would, show it, and check how it ends. Gives what it printed."""
     console.print(f"  [bold]$ moor {escape(shlex.join(words))}[/]")
-    process = subprocess.Popen(
+    process = stage.programs.start(
         [sys.executable, "-m", "moorings", *words],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
@@ -309,11 +374,11 @@ def _moor(
         env={**(env or stage.environment), "PYTHONUTF8": "1", "COLUMNS": "100"},
         start_new_session=True,
     )
-    with _ended(process):
-        try:
-            said, _ = process.communicate(timeout=COMMAND_WITHIN)
-        except subprocess.TimeoutExpired:
-            raise DemoFailed(f"`moor {shlex.join(words)}` did not end in {COMMAND_WITHIN:g} s") from None
+    try:
+        said: str = process.communicate(timeout=COMMAND_WITHIN)[0]
+    except subprocess.TimeoutExpired:
+        raise DemoFailed(f"`moor {shlex.join(words)}` did not end in {COMMAND_WITHIN:g} s") from None
+    stage.programs.end(process)
     for line in said.splitlines():
         console.print(f"  [dim]│[/] {escape(_short(line))}".rstrip())
     _ended_well(process, words, code)
@@ -323,36 +388,18 @@ def _moor(
 def _moor_with_person(console: Console, stage: Stage) -> None:
     """The same, with this terminal."""
     console.print(f"  [bold]$ moor login {NAME}[/]\n")
-    process = subprocess.Popen(
-        [sys.executable, "-m", "moorings", "login", NAME], cwd=stage.folder, env=stage.environment
+    process = stage.programs.start(
+        [sys.executable, "-m", "moorings", "login", NAME],
+        by_itself=END_WITHIN,
+        cwd=stage.folder,
+        env=stage.environment,
     )
-    with _ended(process, by_itself=END_WITHIN):
-        try:
-            process.wait(LOGIN_WITHIN + COMMAND_WITHIN)
-        except subprocess.TimeoutExpired:
-            raise DemoFailed("`moor login` did not end") from None
-    _ended_well(process, ("login", NAME), 0)
-
-
-@contextlib.contextmanager
-def _ended(process: subprocess.Popen[Any], *, by_itself: float = 0.0) -> Iterator[None]:
-    """However it is left, the command has ended: by itself, where Ctrl-C reaches it too, by TERM, or by KILL."""
     try:
-        yield
-    finally:
-        for wait, then in (
-            (by_itself, process.terminate),
-            (2 * END_WITHIN, process.kill),
-            (END_WITHIN, None),
-        ):
-            try:
-                process.wait(wait)
-                break
-            except subprocess.TimeoutExpired:
-                if then is not None:
-                    then()
-        if process.stdout is not None:
-            process.stdout.close()
+        process.wait(LOGIN_WITHIN + COMMAND_WITHIN)
+    except subprocess.TimeoutExpired:
+        raise DemoFailed("`moor login` did not end") from None
+    stage.programs.end(process)
+    _ended_well(process, ("login", NAME), 0)
 
 
 def _ended_well(process: subprocess.Popen[Any], words: Sequence[str], code: int) -> None:
@@ -396,18 +443,6 @@ def _wait_listening(what: str, process: subprocess.Popen[bytes], port: int, outp
             raise DemoFailed(f"{what} {why}. It printed: {printed or 'nothing'}")
         # A foreign program tells nobody when it listens; asking again is all there is.
         time.sleep(LOOK)
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """TERM to its group, then KILL."""
-    for number in (signal.SIGTERM, signal.SIGKILL):
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, number)
-        try:
-            process.wait(END_WITHIN)
-        except subprocess.TimeoutExpired:
-            continue
-        return
 
 
 if __name__ == "__main__":

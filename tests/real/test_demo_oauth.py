@@ -61,8 +61,11 @@ def test_a_person_is_played_and_everything_is_gone(tmp_path: Path) -> None:
 
 
 @pytest.mark.real
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["ctrl-c", "term"])
-def test_what_breaks_it_off_leaves_nothing(tmp_path: Path, number: signal.Signals) -> None:
+@pytest.mark.parametrize(
+    ("number", "when"),
+    [(signal.SIGINT, "Moorings"), (signal.SIGTERM, "$ moor test"), (signal.SIGINT, "$ moor login")],
+)
+def test_what_breaks_it_off_leaves_nothing(number: signal.Signals, when: str, tmp_path: Path) -> None:
     process = subprocess.Popen(
         [sys.executable, "-u", str(DEMO)],
         stdin=subprocess.DEVNULL,
@@ -74,11 +77,12 @@ def test_what_breaks_it_off_leaves_nothing(tmp_path: Path, number: signal.Signal
     assert process.stdout is not None
     with process.stdout:
         shown = ""
-        while "$ moor login" not in shown:
+        while when not in shown:
             line = process.stdout.readline()
             assert line, shown
             shown += line
         process.send_signal(number)
+        process.send_signal(number)  # in a hurry
         shown += process.stdout.read()
     assert process.wait(PATIENCE) == 130, shown
     assert shown.endswith("interrupted; both programs were stopped\n")
