@@ -364,3 +364,42 @@ async def test_a_login_after_a_logout_counts_where_the_old_one_is_still_remember
             await log_in(server, tmp_path, on_login_url=Someone())
             assert (await host.call("s__echo", {"text": "x"})).text == "x"
         assert len(server.grants("authorization_code")) == 2
+
+
+async def test_a_client_of_its_own_logs_in_without_anybody(tmp_path: Path) -> None:
+    clients = {
+        "machine": {"client_secret": "s3cret-of-machine", "token_endpoint_auth_method": "client_secret_basic"}
+    }
+    async with AuthFaults(clients=clients) as server:
+        settings = AuthSettings(
+            client_id="machine", client_secret="s3cret-of-machine", flow="client_credentials"
+        )
+        result = await log_in(spec(server, settings), tmp_path)
+        assert result.fresh and result.client_id == "machine"
+        assert not (await log_in(spec(server, settings), tmp_path)).fresh
+        assert len(server.grants("client_credentials")) == 1
+
+
+async def test_a_host_shows_the_code_of_a_device(tmp_path: Path) -> None:
+    async def never(prompt: LoginPrompt) -> str | None:
+        await asyncio.Event().wait()
+        return None
+
+    someone = Someone(never)
+    async with AuthFaults(metadata={"device_authorization_endpoint": "{origin}/device"}) as server:
+        settings = AuthSettings(flow="device")
+        async with holding({"s": spec(server, settings)}, files(tmp_path), on_login_url=someone) as (host, _):
+            assert (await host.call("s__echo", {"text": "x"})).text == "x"
+        (prompt,) = someone.prompts
+        assert prompt.user_code and not prompt.listening
+        assert someone.cancelled == 1
+
+
+@pytest.mark.parametrize("post", ["refused like all", "no POST there"])
+async def test_a_server_of_the_oldest_kind_is_asked_for_its_stream(post: str, tmp_path: Path) -> None:
+    async with AuthFaults(era="sse") as server:
+        if post != "refused like all":
+            server.set(on={"server/discover": "status:405"})
+        result = await log_in(spec(server, transport="sse"), tmp_path, on_login_url=Someone())
+        assert result.fresh
+        assert not (await log_in(spec(server, transport="sse"), tmp_path, on_login_url=Someone())).fresh
