@@ -24,15 +24,16 @@ PAGE_SECONDS = 30.0
 
 
 class Form(HTMLParser):
-    """The first form of a page, and the page's heading."""
+    """The first form of a page, and its last heading."""
 
     def __init__(self, page: str) -> None:
         super().__init__()
         self.action: str | None = None
         self.fields: dict[str, str] = {}
         self.feed(page)
-        heading = re.search(r"(?s)<h1[^>]*>(.*?)</h1>", page)
-        self.heading = unescape(re.sub(r"<[^>]+>", "", heading[1])).strip() if heading else ""
+        # The last one: a page may grow, and say at first that it waits.
+        headings = re.findall(r"(?s)<h1[^>]*>(.*?)</h1>", page)
+        self.heading = unescape(re.sub(r"<[^>]+>", "", headings[-1])).strip() if headings else ""
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         facts = dict(attrs)
