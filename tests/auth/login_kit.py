@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import Awaitable, Callable, Coroutine
 from pathlib import Path
 from typing import Any
@@ -45,6 +46,18 @@ async def follow(url: str) -> str:
 async def browse(url: str) -> str:
     """A browser that consents, and comes back: the page that it ends at."""
     return await follow(await consent(url))
+
+
+def is_free(uri: str) -> bool:
+    """Whether the port of a redirect URI can be bound."""
+    parts = urlsplit(uri)
+    with socket.socket() as sock:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            sock.bind((parts.hostname, parts.port))
+        except OSError:
+            return False
+    return True
 
 
 class Someone:

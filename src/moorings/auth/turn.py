@@ -120,6 +120,7 @@ async def take_turn(
     seen: Holder | None = None
     since = _now()
     while True:
+        turn: Turn | None = None
         try:
             async with store.lock(key, _now() + LOCK_WITHIN) as lease:
                 held = await _read(store, key)
@@ -132,9 +133,15 @@ async def take_turn(
                     return None
                 if held is None or stale:
                     ours = Holder(secrets.token_hex(8), os.getpid(), platform.node()[:100], machine(), wall())
+                    turn = Turn(store, key, ours)
                     await store.save(key, msgspec.json.encode(ours), lease, about=ABOUT)
-                    return Turn(store, key, ours)
-        except StoreError as error:
+            if turn is not None:
+                return turn
+        except BaseException as error:  # boundary: a note of ours may stand there; raised again but for the store's
+            if turn is not None:
+                await turn.aclose()
+            if not isinstance(error, StoreError):
+                raise
             # A login must not depend on a note.
             _log.warning("whether another login is under way is not known: %s", error)
             return Turn(None, key, Holder("", os.getpid(), "", "", wall()))
