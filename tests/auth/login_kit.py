@@ -87,6 +87,10 @@ class Someone:
         """A browser that goes on by itself."""
         self._browsers.append(asyncio.ensure_future(browser))
 
+    async def gone(self) -> None:
+        """Wait for its browsers, whatever they are shown: nobody answers them when a login was ended."""
+        await asyncio.gather(*self._browsers, return_exceptions=True)
+
     async def page(self) -> str:
         """What the browser shows at the end, in small letters."""
         return (await self._browsers[-1]).lower()

@@ -332,15 +332,16 @@ class Access:
         given = (*self._sent, current.access_token, current.refresh_token, current.registration.client_secret)
         return tuple(dict.fromkeys(each.reveal() for each in given if each))
 
-    def log_in(self, bearer: Bearer | None, *, force: bool) -> LoginUnderWay:
+    def log_in(self, account: Account, bearer: Bearer | None, *, force: bool) -> LoginUnderWay:
         """Begin a login that somebody asked for.
 
         Args:
+            account: of the same subject, with whom may be asked for this login alone.
             bearer: what is there, and will do if the server takes it.
             force: log in whatever there is, and whether or not the server wants it.
         """
         self.wake()
-        return LoginUnderWay(self._service, self.account, self.subject, bearer, force=force)
+        return LoginUnderWay(self._service, account, self.subject, bearer, force=force)
 
     # The end
 

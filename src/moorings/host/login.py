@@ -29,6 +29,7 @@ from ..auth.faults import (
 )
 from ..auth.flows import Account
 from ..auth.http import AuthNetError
+from ..auth.model import ALONE
 from ..auth.needs import needs_of
 from ..auth.prompt import LoginPrompt, OnLoginUrl
 from ..auth.renewal import Postponed
@@ -137,29 +138,35 @@ async def login(
         headers=headers.get,
         run=lambda command: headers_command.run(command, os.environ),
     )
-    access = service_for(where, folder).access(account)
+    # What there is must not be got by asking somebody: that is the login, which comes after it.
+    access = service_for(where, folder).access(msgspec.structs.replace(account, ask=None))
     try:
-        return await _login(access, name, force=force)
+        return await _login(access, account, name, force=force)
     finally:
-        await owner.aclose()
-        await headers.aclose()
-        await access.aclose()
+        # Whoever is impatient strikes again: the others are to be ended all the same.
+        try:
+            await owner.aclose()
+        finally:
+            try:
+                await headers.aclose()
+            finally:
+                await access.aclose()
 
 
-async def _login(access: Access, name: str, *, force: bool) -> LoginResult:
+async def _login(access: Access, account: Account, name: str, *, force: bool) -> LoginResult:
     loop = asyncio.get_running_loop()
     bearer: Bearer | None = None
     try:
         if not force:
             with contextlib.suppress(AuthFault, TimeoutError):
                 access.wake()
-                bearer = await access.bearer(loop.time() + access.account.within)
-        if not access.able and (bearer is None or force):
+                bearer = await access.bearer(loop.time() + account.within)
+        if not (account.asks or account.kind in ALONE) and (bearer is None or force):
             raise _nobody(name)
-        under_way = access.log_in(bearer, force=force)
+        under_way = access.log_in(account, bearer, force=force)
         try:
             # Each of its steps has a bound: the turn, the person, and what is said to servers.
-            limit = 3 * access.account.settings.timeout + 10 * access.account.within
+            limit = 3 * account.settings.timeout + 10 * account.within
             credential = await under_way.outcome.outcome(loop.time() + limit)
         finally:
             if not under_way.outcome.done:
