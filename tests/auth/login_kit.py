@@ -87,6 +87,11 @@ class Someone:
         """A browser that goes on by itself."""
         self._browsers.append(asyncio.ensure_future(browser))
 
+    def leave(self) -> None:
+        """Close the browsers."""
+        for each in self._browsers:
+            each.cancel()
+
     async def gone(self) -> None:
         """Wait for its browsers, whatever they are shown: nobody answers them when a login was ended."""
         await asyncio.gather(*self._browsers, return_exceptions=True)
@@ -94,6 +99,22 @@ class Someone:
     async def page(self) -> str:
         """What the browser shows at the end, in small letters."""
         return (await self._browsers[-1]).lower()
+
+
+async def paste(prompt: LoginPrompt) -> str | None:
+    """Somebody who says yes, and brings the address by hand."""
+    return await consent(prompt.url)
+
+
+async def never(prompt: LoginPrompt) -> str | None:
+    """Somebody who looks at it, and brings nothing."""
+    await asyncio.Event().wait()
+    return None
+
+
+def nobody_else(who: str) -> None:
+    """For ``on_waiting``, where no login may be under way."""
+    raise AssertionError(f"a login is still under way: {who}")
 
 
 async def log_in(

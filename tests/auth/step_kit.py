@@ -22,9 +22,11 @@ from moorings.store.files import FileStore
 
 
 class Stepped:
-    """Awaits a coroutine, and tells of each place where it waits; ``told`` may return what is to be waited for first."""
+    """Awaits a coroutine, and tells of each place where it waits; what ``told`` returns is waited for first."""
 
-    def __init__(self, work: Coroutine[Any, Any, Any], told: Callable[[Any], asyncio.Future[None] | None]) -> None:
+    def __init__(
+        self, work: Coroutine[Any, Any, Any], told: Callable[[Any], asyncio.Future[None] | None]
+    ) -> None:
         self._work = work
         self._told = told
 
@@ -32,16 +34,15 @@ class Stepped:
         try:
             waits_for = self._work.send(None)
             while True:
-                step: Callable[[], Any] = lambda: self._work.send(None)
+                struck: BaseException | None = None
                 try:
                     before = self._told(self._work)
                     if before is not None:
                         yield from _first(before, waits_for)
                     yield waits_for
                 except BaseException as error:  # boundary: it is the work's
-                    # A closure, as the name ends with the block.
-                    step = lambda error=error: self._work.throw(error)  # type: ignore[misc]
-                waits_for = step()
+                    struck = error
+                waits_for = self._work.send(None) if struck is None else self._work.throw(struck)
         except StopIteration as end:
             return end.value
         finally:
@@ -62,7 +63,11 @@ def where(work: Any) -> str:
     names = []
     while work is not None:
         names.append(getattr(work, "__qualname__", type(work).__name__))
-        work = getattr(work, "cr_await", None) or getattr(work, "ag_await", None) or getattr(work, "gi_yieldfrom", None)
+        work = (
+            getattr(work, "cr_await", None)
+            or getattr(work, "ag_await", None)
+            or getattr(work, "gi_yieldfrom", None)
+        )
     return " > ".join(names)
 
 

@@ -15,9 +15,9 @@ from moorings import AsyncHost, AuthSettings, LoginPrompt, LoginResult
 from moorings.auth.grants import device_wait
 from moorings.auth.login import LoginState
 from tests.auth.host_kit import brokers, by_then, files, logged_in, spec
-from tests.auth.login_kit import Someone, is_free, log_in
+from tests.auth.login_kit import Someone, is_free, log_in, never, nobody_else, paste
 from tests.auth.step_kit import Stepped, Steps, lying_in, notes, where
-from tests.faults.auth_server import AuthFaults, consent
+from tests.faults.auth_server import AuthFaults
 
 WAYS = ("first", "again", "paste", "device")
 """No login there yet; in place of one that works; by a paste; by a code."""
@@ -26,25 +26,12 @@ MOST = 400
 """More waits than a login has."""
 
 
-async def paste(prompt: LoginPrompt) -> str | None:
-    return await consent(prompt.url)
-
-
-async def never(prompt: LoginPrompt) -> str | None:
-    await asyncio.Event().wait()
-    return None
-
-
 def person(way: str) -> Someone:
     return Someone({"paste": paste, "device": never}.get(way))
 
 
 def options(way: str) -> dict[str, object]:
     return {"force": True, **({"flow": "device"} if way == "device" else {})}
-
-
-def nobody_else(who: str) -> None:
-    pytest.fail(f"the login before is still under way: {who}")
 
 
 async def nothing_is_left(server: AuthFaults, folder: Path, before: dict[str, bytes] | None) -> None:
@@ -125,9 +112,10 @@ async def test_cancelled_where_its_caller_waits(way: str, tmp_path: Path) -> Non
             someone, waits, places = person(way), itertools.count(1), list[str]()
 
             def told(work: Any, at: int = at, waits: Any = waits, places: list[str] = places) -> None:
-                if next(waits) == at:
+                task = asyncio.current_task()
+                if next(waits) == at and task is not None:
                     places.append(where(work))
-                    loop.call_soon(login.cancel)
+                    loop.call_soon(task.cancel)
 
             login = asyncio.ensure_future(
                 stepped(log_in(server, folder, on_login_url=someone, **options(way)), told)

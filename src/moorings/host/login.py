@@ -26,6 +26,7 @@ from ..auth.faults import (
     NeedsPerson,
     NotTaken,
     NotWanted,
+    passes,
 )
 from ..auth.flows import Account
 from ..auth.http import AuthNetError
@@ -100,7 +101,7 @@ async def login(
         force: log in though there is a login that works, or though the server answers without one.
         credentials: as a host takes them: where it is stored, and whose it is.
         state_dir: as a host takes it.
-        on_waiting: told who else is at a login to this server, and is waited for.
+        on_waiting: told, in the caller's loop, who else is at a login to this server, and is waited for.
 
     Raises:
         LoginFailed: there is no login that counts; ``reason`` says why.
@@ -110,6 +111,7 @@ async def login(
         MisuseError: ``auth`` is false, or the headers hold a login of their own.
     """
     settings = _settings(server, flow)
+    loop = asyncio.get_running_loop()
     owner = TaskOwner("login")
     asking = Asking(owner)
     headers = _Headers(server, asking)
@@ -123,7 +125,8 @@ async def login(
 
     def waiting(holder: Holder) -> None:
         if on_waiting is not None:
-            on_waiting(holder.shown)
+            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody is told any more
+                loop.call_soon_threadsafe(on_waiting, holder.shown)
 
     account = Account(
         url=server.url,
@@ -248,7 +251,7 @@ def _failed(fault: AuthFault, name: str) -> LoginFailed:
         reason = {"access_denied": "denied", "expired_token": "timeout"}.get(fault.code) or (
             "unreachable" if fault.transient else needs_of(fault)
         )
-    elif isinstance(fault, AuthNetError | Postponed):
+    elif isinstance(fault, AuthNetError | Postponed) or passes(fault):
         reason = "unreachable"
     else:
         needs = needs_of(fault)
