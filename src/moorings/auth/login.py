@@ -145,15 +145,18 @@ class LoginAttempt:
             self.state = state
 
     async def _run(self, store: CredentialStore, ask: Ask, known: Credential | None) -> Credential:
-        async with self._lives():
-            turn = await self._turn(store)
-            if turn is None:
-                self._to(LoginState.ADOPTED)
-                return await self._adopted(store, known)
-            try:
+        turn: Turn | None = None
+        try:
+            async with self._lives():
+                turn = await self._turn(store)
+                if turn is None:
+                    self._to(LoginState.ADOPTED)
+                    return await self._adopted(store, known)
                 self._to(LoginState.PREPARING)
                 return await self._log_in(store, ask, known)
-            finally:
+        finally:
+            # Whoever wants the login no more: those after it are not to wait for what is left of it.
+            if turn is not None:
                 await turn.aclose()
 
     @contextlib.asynccontextmanager
