@@ -176,6 +176,11 @@ class AuthHttp:
         method = "GET" if body is None else "POST"
         return await self._exchange(self._server, method, url, headers, body, within, "none", _head)
 
+    async def read(self, url: str, headers: Mapping[str, str] | None = None, *, within: float) -> AuthAnswer:
+        """Read with a secret in the headers: no redirect is followed."""
+        sent = {"Accept": JSON, **(headers or {})}
+        return await self._send(self._acting, "GET", url, sent, None, within, "none")
+
     async def delete(
         self, url: str, headers: Mapping[str, str] | None = None, *, within: float
     ) -> AuthAnswer:

@@ -27,6 +27,7 @@ __all__ = [
     "check_document_url",
     "client_document",
     "fits",
+    "is_gone",
     "preregistered",
     "register",
     "takes_document",
@@ -224,6 +225,34 @@ def check_document_url(url: str) -> None:
         raise NeedsClient(f"auth.client_metadata_url cannot be a client id: it {bad}", fix="mend it")
 
 
+async def is_gone(
+    http: Endpoint, registration: Registration, metadata: ServerMetadata, deadline: float
+) -> bool:
+    """Whether its server says that it does not know a dynamic registration (RFC 7592 §2.1), where it can be asked: at
+    the pages of a login nobody could tell us. Raises nothing."""
+    managed = _managed(registration, metadata)
+    if managed is None:
+        return False
+    url, headers = managed
+    try:
+        answer = await ask(http.read(url, headers, within=left(deadline)), metadata.issuer)
+    except GrantError:
+        return False
+    return answer.status in (401, 404, 410)
+
+
+def _managed(registration: Registration, metadata: ServerMetadata) -> tuple[str, Headers] | None:
+    """Where a dynamic registration is read and deleted, with what; None where that is not offered."""
+    url, token = registration.registration_client_uri, registration.registration_access_token
+    if registration.source != "dynamic" or not url or not token:
+        return None
+    # The token goes only where the registration was made, or to the issuer itself.
+    homes = {_origin(registration.issuer), _origin(metadata.registration_endpoint)}
+    if _origin(url) not in homes - {None}:
+        return None
+    return url, Headers(Authorization=f"Bearer {token.reveal()}")
+
+
 async def unregister(
     http: Endpoint, registration: Registration, metadata: ServerMetadata, deadline: float
 ) -> Deleted:
@@ -231,14 +260,10 @@ async def unregister(
 
     ``failed``: it was not reached, or refused; the registration is then only forgotten here.
     """
-    url, token = registration.registration_client_uri, registration.registration_access_token
-    if registration.source != "dynamic" or not url or not token:
+    managed = _managed(registration, metadata)
+    if managed is None:
         return "not_offered"
-    # The token goes only where the registration was made, or to the issuer itself.
-    homes = {_origin(registration.issuer), _origin(metadata.registration_endpoint)}
-    if _origin(url) not in homes - {None}:
-        return "not_offered"
-    headers = Headers(Authorization=f"Bearer {token.reveal()}")
+    url, headers = managed
     try:
         answer = await ask(http.delete(url, headers, within=left(deadline)), metadata.issuer)
     except GrantError:
