@@ -31,6 +31,7 @@ from .faults import (
     LoginDenied,
     LoginFault,
     LoginTooLate,
+    NotAsync,
     NotTaken,
     StrayCallback,
 )
@@ -462,6 +463,8 @@ _REVOCABLE = frozenset(state for state, after in TABLE.items() if after)
 async def _shown(ask: object, prompt: LoginPrompt) -> str | None:
     try:
         said = await ask(prompt)  # type: ignore[operator]  # an OnLoginUrl
+    except NotAsync:
+        raise
     except Exception as error:  # boundary: what shows a login is somebody else's code
         # Its text may hold the code.
         raise LoginFault(f"what was to show the login failed: {type(error).__name__}") from None

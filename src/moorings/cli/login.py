@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
-from moorings import ConfigError, LoginFailed, MooringsError, StartError
+from moorings import ConfigError, LoginFailed, MisuseError, MooringsError, StartError
 
 from .exit_codes import ExitCode, exit_code_of, table
 from .hosting import chosen_servers, open_host, read_config, start_bound, to_be_looked_at
@@ -91,6 +91,11 @@ def verb(
             if every and isinstance(error, LoginFailed) and error.reason == "not_wanted":
                 results[name] = {"login": None, "wanted": False}
                 options.output.message(f"{visible(name)}: answers without a login")
+                continue
+            if every and isinstance(error, MisuseError):
+                # It has one of its own in its headers, and so wants none of ours.
+                results[name] = {"login": None, "wanted": False}
+                options.output.message(f"{visible(name)}: {visible_lines(error.message)}")
                 continue
             if len(servers) == 1:
                 raise
@@ -241,6 +246,7 @@ def _print(output: Output, result: LoginResult, connected: dict[str, Any]) -> No
     else:
         output.line(f"{name}: the login there is works (--force makes another)")
     if connected["ready"]:
-        output.line(f"  connected: {connected['tools']} tools")
+        count = connected["tools"]
+        output.line(f"  connected: {count} {'tool' if count == 1 else 'tools'}")
     else:
         output.line(f"  the server takes the login, but is not ready: {visible_lines(connected['reason'])}")

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import inspect
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from .._outcome import Outcome
 from .._tasks import TaskOwner
+from ..auth.faults import NotAsync
 from ..errors import HostClosedError
 
 __all__ = ["Asking"]
@@ -40,7 +42,13 @@ class Asking:
 
         async def run() -> None:
             try:
-                outcome.settle(await make())
+                made = make()
+                if not inspect.isawaitable(made):  # programs that are not type-checked
+                    raise NotAsync(
+                        f"what was to show the login is no async function: it returned {type(made).__name__}",
+                        fix="write it with 'async def'",
+                    )
+                outcome.settle(await made)
             except Exception as error:  # boundary: the user's function; its failure is that of the login
                 outcome.settle(None, error)
             except BaseException:  # boundary: the end of its owner; raised again
