@@ -13,7 +13,7 @@ import pytest
 from moorings import AuthSettings, LoginFailed, LoginPrompt, NeedsLogin, logout, refresh_login
 from moorings.auth.login import TABLE
 from tests.auth.host_kit import files, holding, spec
-from tests.auth.login_kit import Someone, follow, get, log_in
+from tests.auth.login_kit import Someone, follow, get, is_free, log_in
 from tests.faults.auth_server import AuthFaults, consent
 
 LOGGED_IN = "<h1>logged in to"
@@ -21,17 +21,6 @@ LOGGED_IN = "<h1>logged in to"
 
 def state_of(prompt: LoginPrompt) -> str:
     return dict(parse_qsl(urlsplit(prompt.url).query))["state"]
-
-
-def is_free(uri: str) -> bool:
-    parts = urlsplit(uri)
-    with socket.socket() as sock:
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            sock.bind((parts.hostname, parts.port))
-        except OSError:
-            return False
-    return True
 
 
 def test_every_state_of_a_login_has_its_line() -> None:

@@ -9,10 +9,11 @@ costs nothing, while there is no sign that its server is protected.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Literal
 
@@ -331,15 +332,16 @@ class Access:
         given = (*self._sent, current.access_token, current.refresh_token, current.registration.client_secret)
         return tuple(dict.fromkeys(each.reveal() for each in given if each))
 
-    def log_in(self, bearer: Bearer | None, *, force: bool) -> LoginUnderWay:
+    def log_in(self, account: Account, bearer: Bearer | None, *, force: bool) -> LoginUnderWay:
         """Begin a login that somebody asked for.
 
         Args:
+            account: of the same subject, with whom may be asked for this login alone.
             bearer: what is there, and will do if the server takes it.
             force: log in whatever there is, and whether or not the server wants it.
         """
         self.wake()
-        return LoginUnderWay(self._service, self.account, self.subject, bearer, force=force)
+        return LoginUnderWay(self._service, account, self.subject, bearer, force=force)
 
     # The end
 
@@ -385,6 +387,7 @@ class LoginUnderWay:
         self._force = force
         self._flow: AccountFlow | None = None
         self._cancelled = False
+        self._life: asyncio.Timeout | None = None
         self.fresh = True
         """False: what there was does."""
         self.proof: Knocked | Literal["open"] = "unknown"
@@ -400,31 +403,57 @@ class LoginUnderWay:
         self._service.broker.run(self._abandon)
 
     def _abandon(self) -> None:
+        if self._life is not None:
+            self._life.reschedule(asyncio.get_running_loop().time())
         if self._flow is not None:
             self._flow.abandon()
 
     async def _obtain(self, store: CredentialStore, known: Credential | None) -> Credential:
-        account = self._account
-        flow = self._flow = self._service.flow_of(account)
-        if self._cancelled:
-            raise LoginAbandoned("nobody waits for the login any more")
-        given = {} if account.headers is None else await account.headers()
-        status, challenges = await challenges_of(flow.http, account.url, given, within=account.within)
-        # What an older server says to the question does not matter: it was let in.
-        open_ = status < 500 and status != 401 and status not in NO_ANSWER
-        if open_ and not self._force:
-            raise NotWanted("the server answers without a login")
-        if self._bearer is not None and not self._force:
-            self.proof = await flow.proven(self._bearer.credential)
-            if self.proof == "taken":
-                self.fresh = False
-                return self._bearer.credential
+        flow = self._flow = self._service.flow_of(self._account)
+        async with self._wanted():
+            open_, challenges = await self._looked()
+            if self._bearer is not None and not self._force:
+                self.proof = await flow.proven(self._bearer.credential)
+                if self.proof == "taken":
+                    self.fresh = False
+                    return self._bearer.credential
         if not flow.able:
             raise NeedsPerson(Gone("the server does not take the login there is"))
         fresh = await flow.obtain(store, Ask(challenges), known)
         self.unsaved = flow.unsaved
-        self.proof = "open" if open_ else await flow.proven(fresh)
+        # It is stored: who does not wait for the proof does without.
+        with contextlib.suppress(LoginAbandoned):
+            async with self._wanted():
+                self.proof = "open" if open_ else await flow.proven(fresh)
         return fresh
+
+    async def _looked(self) -> tuple[bool, tuple[str, ...]]:
+        """Whether the server answers without a login, and its challenges."""
+        account = self._account
+        assert self._flow is not None
+        given = {} if account.headers is None else await account.headers()
+        status, challenges = await challenges_of(self._flow.http, account.url, given, within=account.within)
+        # What an older server says to the question does not matter: it was let in.
+        open_ = status < 500 and status != 401 and status not in NO_ANSWER
+        if open_ and not self._force:
+            raise NotWanted("the server answers without a login")
+        return open_, challenges
+
+    @contextlib.asynccontextmanager
+    async def _wanted(self) -> AsyncIterator[None]:
+        """What is said to servers outside of an attempt, which looks to that itself, ends when nobody wants it."""
+        try:
+            async with asyncio.timeout(None) as life:
+                self._life = life
+                if self._cancelled:
+                    life.reschedule(asyncio.get_running_loop().time())
+                yield
+        except TimeoutError:
+            if not life.expired():
+                raise
+            raise LoginAbandoned("nobody waits for the login any more") from None
+        finally:
+            self._life = None
 
 
 def ask_of(

@@ -107,25 +107,28 @@ def verb(
 def _one(
     options: Options, config: Config, name: str, server: HttpServer, way: Way | None, *, force: bool
 ) -> dict[str, Any]:
-    from moorings import login
+    from moorings import NeedsLogin, login
 
     shown, nobody = _shown(options, server, way)
-    if nobody:
-        options.output.message(f"nobody can be asked: {nobody}")
-    result = asyncio.run(
-        login(
-            server,
-            name=name,
-            on_login_url=shown,
-            flow="device" if way == "device" else "authorization_code" if way else None,
-            force=force,
-            credentials=config.credentials,
-            state_dir=config.host.state_dir,
-            on_waiting=lambda who: options.output.message(
-                f"{visible(who)} is at a login to {visible(name)}; waiting for that"
-            ),
+    try:
+        result = asyncio.run(
+            login(
+                server,
+                name=name,
+                on_login_url=shown,
+                flow="device" if way == "device" else "authorization_code" if way else None,
+                force=force,
+                credentials=config.credentials,
+                state_dir=config.host.state_dir,
+                on_waiting=lambda who: options.output.message(
+                    f"{visible(who)} is at a login to {visible(name)}; waiting for that"
+                ),
+            )
         )
-    )
+    except NeedsLogin:
+        if nobody:
+            options.output.message(f"nobody can be asked: {nobody}")
+        raise
     document, code = _connected(options, config, name, server)
     if not options.output.as_json:
         _print(options.output, result, document)

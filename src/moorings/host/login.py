@@ -26,9 +26,11 @@ from ..auth.faults import (
     NeedsPerson,
     NotTaken,
     NotWanted,
+    passes,
 )
 from ..auth.flows import Account
 from ..auth.http import AuthNetError
+from ..auth.model import ALONE
 from ..auth.needs import needs_of
 from ..auth.prompt import LoginPrompt, OnLoginUrl
 from ..auth.renewal import Postponed
@@ -99,7 +101,7 @@ async def login(
         force: log in though there is a login that works, or though the server answers without one.
         credentials: as a host takes them: where it is stored, and whose it is.
         state_dir: as a host takes it.
-        on_waiting: told who else is at a login to this server, and is waited for.
+        on_waiting: told, in the caller's loop, who else is at a login to this server, and is waited for.
 
     Raises:
         LoginFailed: there is no login that counts; ``reason`` says why.
@@ -109,6 +111,7 @@ async def login(
         MisuseError: ``auth`` is false, or the headers hold a login of their own.
     """
     settings = _settings(server, flow)
+    loop = asyncio.get_running_loop()
     owner = TaskOwner("login")
     asking = Asking(owner)
     headers = _Headers(server, asking)
@@ -122,7 +125,8 @@ async def login(
 
     def waiting(holder: Holder) -> None:
         if on_waiting is not None:
-            on_waiting(holder.shown)
+            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody is told any more
+                loop.call_soon_threadsafe(on_waiting, holder.shown)
 
     account = Account(
         url=server.url,
@@ -137,29 +141,35 @@ async def login(
         headers=headers.get,
         run=lambda command: headers_command.run(command, os.environ),
     )
-    access = service_for(where, folder).access(account)
+    # What there is must not be got by asking somebody: that is the login, which comes after it.
+    access = service_for(where, folder).access(msgspec.structs.replace(account, ask=None))
     try:
-        return await _login(access, name, force=force)
+        return await _login(access, account, name, force=force)
     finally:
-        await owner.aclose()
-        await headers.aclose()
-        await access.aclose()
+        # Whoever is impatient strikes again: the others are to be ended all the same.
+        try:
+            await owner.aclose()
+        finally:
+            try:
+                await headers.aclose()
+            finally:
+                await access.aclose()
 
 
-async def _login(access: Access, name: str, *, force: bool) -> LoginResult:
+async def _login(access: Access, account: Account, name: str, *, force: bool) -> LoginResult:
     loop = asyncio.get_running_loop()
     bearer: Bearer | None = None
     try:
         if not force:
             with contextlib.suppress(AuthFault, TimeoutError):
                 access.wake()
-                bearer = await access.bearer(loop.time() + access.account.within)
-        if not access.able and (bearer is None or force):
+                bearer = await access.bearer(loop.time() + account.within)
+        if not (account.asks or account.kind in ALONE) and (bearer is None or force):
             raise _nobody(name)
-        under_way = access.log_in(bearer, force=force)
+        under_way = access.log_in(account, bearer, force=force)
         try:
             # Each of its steps has a bound: the turn, the person, and what is said to servers.
-            limit = 3 * access.account.settings.timeout + 10 * access.account.within
+            limit = 3 * account.settings.timeout + 10 * account.within
             credential = await under_way.outcome.outcome(loop.time() + limit)
         finally:
             if not under_way.outcome.done:
@@ -241,7 +251,7 @@ def _failed(fault: AuthFault, name: str) -> LoginFailed:
         reason = {"access_denied": "denied", "expired_token": "timeout"}.get(fault.code) or (
             "unreachable" if fault.transient else needs_of(fault)
         )
-    elif isinstance(fault, AuthNetError | Postponed):
+    elif isinstance(fault, AuthNetError | Postponed) or passes(fault):
         reason = "unreachable"
     else:
         needs = needs_of(fault)
