@@ -392,3 +392,24 @@ async def test_a_server_of_the_oldest_kind_is_asked_for_its_stream(post: str, tm
         result = await log_in(spec(server, transport="sse"), tmp_path, on_login_url=Someone())
         assert result.fresh
         assert not (await log_in(spec(server, transport="sse"), tmp_path, on_login_url=Someone())).fresh
+
+
+async def test_a_login_that_waited_for_one_that_came_to_nothing_has_its_turn(tmp_path: Path) -> None:
+    async def forever(prompt: LoginPrompt) -> str | None:
+        await asyncio.Event().wait()
+        return None
+
+    async with AuthFaults() as server:
+        first, second, waits = Someone(forever), Someone(), asyncio.Event()
+        one = asyncio.ensure_future(log_in(server, tmp_path, on_login_url=first))
+        await first.shown.wait()
+        two = asyncio.ensure_future(
+            log_in(server, tmp_path, on_login_url=second, on_waiting=lambda _: waits.set())
+        )
+        await waits.wait()
+        assert not second.prompts
+        one.cancel()
+        assert (await two).fresh
+        assert len(second.prompts) == 1
+        with pytest.raises(asyncio.CancelledError):
+            await one

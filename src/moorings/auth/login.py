@@ -154,7 +154,7 @@ class LoginAttempt:
                     if brought is not None:
                         self._to(LoginState.ADOPTED)
                         return brought
-                    if not self._account.check:
+                    if not self._account.asked:
                         raise LoginFault("the login that was under way elsewhere ended without tokens")
                     # Somebody asked for this one, and whoever was before is gone: it is their turn.
                 self._to(LoginState.PREPARING)
@@ -220,7 +220,7 @@ class LoginAttempt:
                     now, tokens = await self._by_browser(found, landing, registration, scopes, prover)
                 self._to(LoginState.GRANTED)
                 fresh = flow.credential(found, registration, tokens, now, scopes, jwk, known)
-                if self._account.check or (known is not None and known.state == "good"):
+                if self._account.asked or (known is not None and known.state == "good"):
                     # It is to take the place of one that works, as far as is known.
                     await self._check(fresh)
             except (GrantError, LoginFault) as error:

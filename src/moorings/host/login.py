@@ -136,7 +136,7 @@ async def login(
         net=net_settings(server),
         within=server.bounds.auth,
         ask=None if shows is None else ask,
-        check=True,
+        asked=True,
         waiting=waiting,
         headers=headers.get,
         run=lambda command: headers_command.run(command, os.environ),
