@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import signal
 import socket
 import sys
@@ -251,14 +252,23 @@ async def test_a_yes_that_is_sent_more_than_once(
 ) -> None:
     with some_server() as provider:
         async with chromium() as browser, begun(provider, tmp_path) as (shown, task):
-            tab = await browser.tab(await shown.url())
+            url = await shown.url()
+            tab = await browser.tab(url)
             await sign_in(tab)
             if how == "double click":
                 await agree(tab, times=2)
             else:
                 await tab.page.wait_for_selector(CONSENT)
                 await tab.page.evaluate("for (let n = 0; n < 3; n += 1) document.forms[0].submit()")
-            await tab.shows(SUCCESS)
+            await tab.shows(re.compile(f"{SUCCESS}|something went wrong"))
+            if SUCCESS not in await tab.text():
+                # oidc-provider takes a yes once: where the second one cut off the first on its way to us, the person
+                # sees an error, and opens the address again.
+                await asyncio.wait({task}, timeout=2.0)
+                if provider.facts()["token"] == 0:
+                    await tab.goto(url)
+                    await agree(tab)
+                    await tab.shows(SUCCESS)
             await logged_in(task)
         assert await whoami(provider, tmp_path) and provider.facts()["token"] == 1
 
