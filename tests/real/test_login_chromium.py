@@ -246,7 +246,7 @@ async def test_the_back_button_before_and_after_the_yes(
         assert provider.facts()["token"] == 1
 
 
-@cases(("double click", OIDC), ("three forms", OIDC), ("three forms", BETTER))
+@cases(("three forms", OIDC), ("double click", BETTER), ("three forms", BETTER))
 async def test_a_yes_that_is_sent_more_than_once(
     chromium: Any, some_server: Any, tmp_path: Path, how: str
 ) -> None:
