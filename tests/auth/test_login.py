@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import threading
 from pathlib import Path
 
 import pytest
 
 from moorings import AuthSettings, LoginFailed, LoginPrompt, NeedsLogin
 from moorings.auth.login import TABLE
-from tests.auth.host_kit import files, holding, spec
-from tests.auth.login_kit import LOGGED_IN, Someone, is_free, log_in, state_of
-from tests.faults.auth_server import AuthFaults
+from tests.auth.host_kit import files, holding, run_out, spec
+from tests.auth.login_kit import LOGGED_IN, Someone, is_free, log_in, nobody_else, paste, state_of
+from tests.faults.auth_server import AuthFaults, consent
 
 
 def test_every_state_of_a_login_has_its_line() -> None:
@@ -111,3 +113,67 @@ async def test_a_host_shows_a_login_by_on_login_url(tmp_path: Path) -> None:
         async with holding({"s": spec(server)}, files(tmp_path), on_login_url=someone) as (host, _):
             assert (await host.call("s__echo", {"text": "x"})).text == "x"
         assert someone.prompts[0].server == "s" and LOGGED_IN in await someone.page()
+
+
+async def test_a_login_that_is_over_is_replaced_and_that_is_said(tmp_path: Path) -> None:
+    """Found at once that it is over: the person is asked once, and the result says that this was done now."""
+    async with AuthFaults() as server:
+        await log_in(server, tmp_path, on_login_url=Someone(paste))
+        server.expire()
+        for each in server.families:
+            each.revoked = True
+        await run_out(tmp_path)
+        with pytest.raises(NeedsLogin):
+            await log_in(server, tmp_path)
+        someone = Someone(paste)
+        result = await log_in(server, tmp_path, on_login_url=someone, on_waiting=nobody_else)
+        assert result.fresh and len(someone.prompts) == 1
+        assert not (await log_in(server, tmp_path)).fresh
+
+
+async def test_one_that_is_renewed_needs_nobody(tmp_path: Path) -> None:
+    async with AuthFaults() as server:
+        await log_in(server, tmp_path, on_login_url=Someone(paste))
+        server.expire()
+        await run_out(tmp_path)
+        someone = Someone(paste)
+        assert not (await log_in(server, tmp_path, on_login_url=someone)).fresh
+        assert not someone.prompts and len(server.grants("refresh_token")) == 1
+
+
+async def test_who_is_waited_for_is_told_on_the_loop_of_the_caller(tmp_path: Path) -> None:
+    told: list[tuple[int, str]] = []
+
+    def on_waiting(who: str) -> None:
+        told.append((threading.get_ident(), who))
+        go_on.set()
+
+    async def act(prompt: LoginPrompt) -> str | None:
+        await go_on.wait()
+        return await consent(prompt.url)
+
+    go_on = asyncio.Event()
+    async with AuthFaults() as server:
+        results = await asyncio.gather(
+            *(log_in(server, tmp_path, on_login_url=Someone(act), on_waiting=on_waiting) for _ in range(2))
+        )
+        assert all(each.fresh for each in results)
+        assert told == [(threading.get_ident(), told[0][1])] and str(os.getpid()) in told[0][1]
+
+
+async def test_what_is_told_of_the_wait_fails_and_the_login_goes_on(tmp_path: Path) -> None:
+    def on_waiting(who: str) -> None:
+        go_on.set()
+        raise RuntimeError("it cannot be told")
+
+    async def act(prompt: LoginPrompt) -> str | None:
+        await go_on.wait()
+        return await consent(prompt.url)
+
+    go_on, failed = asyncio.Event(), list[dict[str, object]]()
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: failed.append(context))
+    async with AuthFaults() as server:
+        results = await asyncio.gather(
+            *(log_in(server, tmp_path, on_login_url=Someone(act), on_waiting=on_waiting) for _ in range(2))
+        )
+    assert all(each.fresh for each in results) and len(failed) == 1

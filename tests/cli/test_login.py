@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 import time
@@ -99,6 +100,41 @@ async def test_who_needs_nobody_logs_in_without_a_terminal(flow: str, tmp_path: 
         code, out, problems = await stage.piped("--no-input", CI="1")
         assert code == 0, problems
         assert "logged in to s" in out and not stage.bound.exists()
+
+
+@pytest.mark.parametrize("store", ["pipe", "json"])
+async def test_f12_10_a_login_that_fails_says_so_by_its_exit_code(store: str, tmp_path: Path) -> None:
+    """A server that answers without one is no proof; nor is one where the person says no."""
+    async with AuthFaults(open=True) as server:
+        stage = Stage(tmp_path, server)
+        words = ["--flow", "device", *(["--json"] if store == "json" else [])]
+        code, out, problems = await stage.piped(*words)
+        assert code == 4 and "without a login" in out + problems
+        if store == "json":
+            assert json.loads(out)["error"]["reason"] == "not_wanted"
+        server.set(open=False, on={"token:device_code": "refuse:access_denied"})
+        code, out, problems = await stage.piped(*words)
+        assert code == 4 and "access_denied" in out + problems and "logged in" not in out
+        await stage.nothing_is_left()
+
+
+async def test_a_store_that_forgets(tmp_path: Path) -> None:
+    """In the memory of this program: a login would be over with it."""
+    async with AuthFaults(pending=0) as server:
+        stage = Stage(tmp_path, server)
+        stage.file.write_text("[credentials]\nstore = 'memory'\n" + stage.file.read_text())
+        code, out, problems = await stage.piped("--flow", "device")
+        print(code, out, problems, len(server.requests))
+        assert code == 7
+
+
+async def test_a_store_that_cannot_be_made(tmp_path: Path) -> None:
+    async with AuthFaults(pending=0) as server:
+        stage = Stage(tmp_path, server)
+        stage.file.write_text(stage.file.read_text().replace("'state'", "'/proc/nowhere'"))
+        code, out, problems = await stage.piped("--flow", "device")
+        print(code, out, problems)
+        assert code == 7
 
 
 # --- ended ------------------------------------------------------------------------------------------------------------
