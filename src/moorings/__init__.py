@@ -12,8 +12,10 @@ from ._version import __version__
 if TYPE_CHECKING:
     from ._secret import Secret
     from .auth.document import client_document
+    from .auth.logout import LoggedOut, LogoutReport, logout
     from .auth.prompt import LoginPrompt, OnLoginUrl
     from .auth.report import Login, Logins, ServerLogin, read_logins
+    from .auth.transfer import ExportReport, ImportReport, export_logins, import_logins
     from .config import AuthSettings, Bounds, CredentialSettings, HttpServer, StdioServer
     from .config.files import load as load_config
     from .errors import (
@@ -26,10 +28,12 @@ if TYPE_CHECKING:
         HostClosedError,
         HttpDetail,
         LoginFailed,
+        LoginFileError,
         MisuseError,
         MooringsError,
         NeedsLogin,
         NotSent,
+        RefreshFailed,
         Refused,
         RequiredServerMissing,
         RunTimeout,
@@ -48,6 +52,7 @@ if TYPE_CHECKING:
     from .host.catalog import CatalogPrompt, CatalogResource, CatalogTemplate, CatalogTool
     from .host.login import LoginResult, login
     from .host.names import exposed_name
+    from .host.refresh import refresh_login
     from .host.report import CloseReport, Readiness
     from .observe import CatalogChanged, StateChanged
     from .server.server import ServerStatus
@@ -70,8 +75,10 @@ if TYPE_CHECKING:
 _HOMES = {
     "_secret": ("Secret",),
     "auth.document": ("client_document",),
+    "auth.logout": ("LoggedOut", "LogoutReport", "logout"),
     "auth.prompt": ("LoginPrompt", "OnLoginUrl"),
     "auth.report": ("Login", "Logins", "ServerLogin", "read_logins"),
+    "auth.transfer": ("ExportReport", "ImportReport", "export_logins", "import_logins"),
     "config": ("AuthSettings", "Bounds", "CredentialSettings", "HttpServer", "StdioServer"),
     "errors": (
         "AmbiguousDelivery",
@@ -83,10 +90,12 @@ _HOMES = {
         "HostClosedError",
         "HttpDetail",
         "LoginFailed",
+        "LoginFileError",
         "MisuseError",
         "MooringsError",
         "NeedsLogin",
         "NotSent",
+        "RefreshFailed",
         "Refused",
         "RequiredServerMissing",
         "RunTimeout",
@@ -105,6 +114,7 @@ _HOMES = {
     "host.catalog": ("CatalogPrompt", "CatalogResource", "CatalogTemplate", "CatalogTool"),
     "host.login": ("LoginResult", "login"),
     "host.names": ("exposed_name",),
+    "host.refresh": ("refresh_login",),
     "host.report": ("CloseReport", "Readiness"),
     "observe": ("CatalogChanged", "StateChanged"),
     "server.server": ("ServerStatus",),
@@ -146,17 +156,22 @@ __all__ = [
     "CreateMessageResult",
     "CredentialSettings",
     "ElicitResult",
+    "ExportReport",
     "GetPromptResult",
     "Handlers",
     "Host",
     "HostClosedError",
     "HttpDetail",
     "HttpServer",
+    "ImportReport",
+    "LoggedOut",
     "Login",
     "LoginFailed",
+    "LoginFileError",
     "LoginPrompt",
     "LoginResult",
     "Logins",
+    "LogoutReport",
     "MisuseError",
     "MooringsError",
     "NeedsLogin",
@@ -165,6 +180,7 @@ __all__ = [
     "Prompt",
     "ReadResourceResult",
     "Readiness",
+    "RefreshFailed",
     "Refused",
     "RequiredServerMissing",
     "Resource",
@@ -191,10 +207,14 @@ __all__ = [
     "WrongLoopError",
     "__version__",
     "client_document",
+    "export_logins",
     "exposed_name",
+    "import_logins",
     "load_config",
     "login",
+    "logout",
     "read_logins",
+    "refresh_login",
 ]
 
 

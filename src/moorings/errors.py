@@ -16,6 +16,8 @@
     ├── RunTimeout                     an agent run passed its deadline (also a TimeoutError)
     ├── LoginFailed                    a login that was asked for came to no end that counts
     ├── StoreFailed                    the store of logins did not answer, or refused
+    ├── RefreshFailed                  a login was not renewed now, and is kept
+    ├── LoginFileError                 a file of logins cannot be written, read or taken
     ├── SkillMismatch                  a file of a skill is not what its entry says
     └── CallError                      how a call ended, if not with a result (law 4)
         ├── Refused                    the server said no, or it was turned away before it ran
@@ -43,10 +45,12 @@ __all__ = [
     "HostClosedError",
     "HttpDetail",
     "LoginFailed",
+    "LoginFileError",
     "MisuseError",
     "MooringsError",
     "NeedsLogin",
     "NotSent",
+    "RefreshFailed",
     "Refused",
     "RequiredServerMissing",
     "RunTimeout",
@@ -307,6 +311,26 @@ class LoginFailed(MooringsError):
         stored, and whether the server takes them is not known), ``unsaved`` (they could not be stored), ``port`` (that
         of the listener is taken), ``unreachable`` (a server did not answer), ``client``, ``server`` or ``package`` (as
         ``NeedsLogin.reason``), ``failed`` (anything else)."""
+
+
+class RefreshFailed(MooringsError):
+    """A login was not renewed: its server did not answer, or not now. It is kept, and another time may do better."""
+
+    code = "MOOR_REFRESH_FAILED"
+
+
+class LoginFileError(MooringsError):
+    """A file of exported logins cannot be written, read or taken. Nothing was changed here."""
+
+    code = "MOOR_LOGIN_FILE"
+
+    def __init__(self, message: str, *, reason: str, file: str, fix: str | None = None) -> None:
+        super().__init__(f"{file}: {message}", fix=fix)
+        self.reason = reason
+        """``file`` (it cannot be read or written, or is there already), ``damaged`` (cut off, changed, none of ours),
+        ``version`` (of a later Moorings), ``passphrase`` (not the right one, or none that will do), ``principal`` (its
+        logins are somebody else's), ``exists`` (there is a login in that place), ``older`` (and a newer one)."""
+        self.file = file
 
 
 class SkillMismatch(MooringsError):

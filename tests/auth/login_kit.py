@@ -94,6 +94,10 @@ class Someone:
         """A browser that goes on by itself."""
         self._browsers.append(asyncio.ensure_future(browser))
 
+    async def every_page(self) -> list[str]:
+        """What each browser shows at the end."""
+        return [await each for each in self._browsers]
+
     def leave(self) -> None:
         """Close the browsers."""
         for each in self._browsers:

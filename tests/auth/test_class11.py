@@ -7,6 +7,7 @@ a whole login, or its failure, is looked at from outside: state, error, and what
 from __future__ import annotations
 
 import asyncio
+import socket
 import time
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,7 @@ from tests.auth.host_kit import (
     spec,
     stored,
 )
+from tests.auth.login_kit import Someone, log_in
 from tests.faults.auth_server import OAUTH, OIDC, PRM, AuthFaults, Json
 
 REFRESH = "token:refresh_token"
@@ -279,6 +281,25 @@ async def test_f11_7_another_callback_port_than_the_registered_one(tmp_path: Pat
                 assert await outcome(host) == "x"
             (url,) = person.urls
             assert dict(parse_qsl(urlsplit(url).query))["redirect_uri"] == f"http://127.0.0.1:{port}/callback"
+        assert len(server.at("register")) == 2
+        assert all(seen.status == 302 for seen in server.at("authorize"))
+
+
+async def test_f11_7_the_port_of_a_registration_is_used_again_and_replaced_where_it_is_taken(
+    tmp_path: Path,
+) -> None:
+    """F11.7: with a listener of ours, whose port was free when it registered: the server never sees another one."""
+    async with AuthFaults() as server:
+        someone = Someone()
+        await log_in(server, tmp_path, on_login_url=someone)
+        await log_in(server, tmp_path, on_login_url=someone, force=True)
+        with socket.socket() as other:
+            other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            other.bind(("127.0.0.1", urlsplit(someone.prompts[0].redirect_uri).port))
+            other.listen()
+            await log_in(server, tmp_path, on_login_url=someone, force=True)
+        first, second, third = (each.redirect_uri for each in someone.prompts)
+        assert first == second != third
         assert len(server.at("register")) == 2
         assert all(seen.status == 302 for seen in server.at("authorize"))
 

@@ -18,7 +18,16 @@ from urllib.parse import parse_qsl, urlsplit
 import msgspec
 import pytest
 
-from moorings import AsyncHost, AuthSettings, CredentialSettings, MooringsError, NeedsLogin, NotSent
+from moorings import (
+    AsyncHost,
+    AuthSettings,
+    CredentialSettings,
+    LoginPrompt,
+    MooringsError,
+    NeedsLogin,
+    NotSent,
+    login,
+)
 from moorings.auth.dpop import new_key
 from tests.auth.host_kit import (
     BOUNDS,
@@ -31,6 +40,7 @@ from tests.auth.host_kit import (
     spec,
     stored,
 )
+from tests.auth.login_kit import Someone, follow
 from tests.faults.auth_server import AuthFaults, consent, form_of
 from tests.host.kit import Events
 from tests.secretgate import spelt
@@ -294,12 +304,29 @@ class Run:
             finally:
                 self.secrets |= server.secrets()
 
+    async def login(self, server: AuthFaults, someone: Someone, **options: Any) -> None:
+        """A login that somebody asked for, and what the browser shows at its end."""
+        try:
+            self.heard.add(
+                "login",
+                await login(
+                    spec(server), name="s", on_login_url=someone, state_dir=self.state, force=True, **options
+                ),
+            )
+        except MooringsError as error:
+            self.heard.add("login", error)
+        for prompt in someone.prompts:
+            self.heard.add("prompt", prompt)
+        for page in await someone.every_page():
+            self.heard.add("page", page)
+
     async def host(
         self,
         server: AuthFaults,
         auth: AuthSettings | bool = True,
         *,
         browser: Any = None,
+        on_login_url: Any = None,
         calls: int = 2,
         before: Callable[[], None] | None = None,
         credentials: CredentialSettings | None = None,
@@ -311,7 +338,12 @@ class Run:
         self.heard.add("spec", it)
         self.heard.add("spec", it.__rich_repr__())
         async with AsyncHost(
-            {"s": it}, state_dir=self.state, browser=browser, on_event=events, credentials=credentials
+            {"s": it},
+            state_dir=self.state,
+            browser=browser,
+            on_login_url=on_login_url,
+            on_event=events,
+            credentials=credentials,
         ) as host:
             self.heard.add("ready", await host.wait_ready(20))
             if before is not None:
@@ -451,6 +483,44 @@ async def browsers_that_fail(run: Run) -> None:
         await run.host(server, browser=Person())
 
 
+async def logins_with_a_listener(run: Run) -> None:
+    """Pages, pastes, refusals, a code for a device; asked for, and by a host."""
+    async with run.server(metadata={"device_authorization_endpoint": "{origin}/device"}) as server:
+        stray = Someone()
+
+        async def astray(prompt: LoginPrompt) -> str | None:
+            back = await consent(prompt.url)
+            if not prompt.problem:
+                return back.replace("state=", "state=x")
+            run.heard.add("problem", prompt.problem)
+            stray.open(follow(back))
+            return None
+
+        async def raises(prompt: LoginPrompt) -> str | None:
+            raise RuntimeError(await consent(prompt.url))
+
+        stray._act = astray
+        for someone, options in (
+            (Someone(), {}),
+            (stray, {}),
+            (Someone(raises), {}),
+            (Someone(never), {"flow": "device"}),
+        ):
+            await run.login(server, someone, **options)
+        for word in ("repeat:400", "repeat:500:page", "refuse:invalid_grant"):
+            server.set(on={CODE: word})
+            await run.login(server, Someone())
+        server.set(on={}, deny="access_denied")
+        await run.login(server, Someone())
+        server.set(deny=None)
+        await run.host(server, on_login_url=Someone())
+
+
+async def never(prompt: LoginPrompt) -> str | None:
+    await asyncio.Event().wait()
+    return None
+
+
 async def a_damaged_file(run: Run) -> None:
     async with run.server() as server:
         await run.logged_in(server)
@@ -511,6 +581,7 @@ SCENARIOS: dict[str, Scenario] = {
         a_company,
         bound_to_a_key,
         browsers_that_fail,
+        logins_with_a_listener,
         a_damaged_file,
         registrations_that_fail,
     )

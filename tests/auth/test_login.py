@@ -7,9 +7,10 @@ import os
 import threading
 from pathlib import Path
 
+import msgspec
 import pytest
 
-from moorings import AuthSettings, LoginFailed, LoginPrompt, NeedsLogin
+from moorings import AuthSettings, LoginFailed, LoginPrompt, NeedsLogin, logout, refresh_login
 from moorings.auth.login import TABLE
 from tests.auth.host_kit import files, holding, run_out, spec
 from tests.auth.login_kit import LOGGED_IN, Someone, is_free, log_in, nobody_else, paste, state_of
@@ -177,3 +178,89 @@ async def test_what_is_told_of_the_wait_fails_and_the_login_goes_on(tmp_path: Pa
             *(log_in(server, tmp_path, on_login_url=Someone(act), on_waiting=on_waiting) for _ in range(2))
         )
     assert all(each.fresh for each in results) and len(failed) == 1
+
+
+async def test_servers_whose_long_urls_begin_alike_have_each_its_own_login(tmp_path: Path) -> None:
+    """What a store says of its entries is cut; what it holds is not."""
+    async with AuthFaults(path=f"/{'x' * 400}/one") as server:
+        other = msgspec.structs.replace(spec(server), url=server.url.removesuffix("one") + "two")
+        assert (await log_in(server, tmp_path, on_login_url=Someone())).fresh
+        assert not (await log_in(server, tmp_path, on_login_url=Someone())).fresh
+        assert not (await logout(other, credentials=files(tmp_path), state_dir=False)).logins
+        assert not (await log_in(server, tmp_path, on_login_url=Someone())).fresh
+        assert len((await logout(spec(server), credentials=files(tmp_path), state_dir=False)).logins) == 1
+        assert (await log_in(server, tmp_path, on_login_url=Someone())).fresh
+
+
+async def test_a_login_after_a_logout_counts_where_the_old_one_is_still_remembered(tmp_path: Path) -> None:
+    """Seen as one change: what was renewed often before must not pass for the newer one."""
+    async with AuthFaults() as server:
+        await log_in(server, tmp_path, on_login_url=Someone())
+        async with holding({"s": spec(server)}, files(tmp_path)) as (host, _):
+            for _ in range(3):
+                await refresh_login(spec(server), credentials=files(tmp_path), state_dir=False)
+            assert (await host.call("s__echo", {"text": "x"})).text == "x"
+            await logout(spec(server), credentials=files(tmp_path), state_dir=False)
+            await log_in(server, tmp_path, on_login_url=Someone())
+            assert (await host.call("s__echo", {"text": "x"})).text == "x"
+        assert len(server.grants("authorization_code")) == 2
+
+
+async def test_a_client_of_its_own_logs_in_without_anybody(tmp_path: Path) -> None:
+    clients = {
+        "machine": {"client_secret": "s3cret-of-machine", "token_endpoint_auth_method": "client_secret_basic"}
+    }
+    async with AuthFaults(clients=clients) as server:
+        settings = AuthSettings(
+            client_id="machine", client_secret="s3cret-of-machine", flow="client_credentials"
+        )
+        result = await log_in(spec(server, settings), tmp_path)
+        assert result.fresh and result.client_id == "machine"
+        assert not (await log_in(spec(server, settings), tmp_path)).fresh
+        assert len(server.grants("client_credentials")) == 1
+
+
+async def test_a_host_shows_the_code_of_a_device(tmp_path: Path) -> None:
+    async def never(prompt: LoginPrompt) -> str | None:
+        await asyncio.Event().wait()
+        return None
+
+    someone = Someone(never)
+    async with AuthFaults(metadata={"device_authorization_endpoint": "{origin}/device"}) as server:
+        settings = AuthSettings(flow="device")
+        async with holding({"s": spec(server, settings)}, files(tmp_path), on_login_url=someone) as (host, _):
+            assert (await host.call("s__echo", {"text": "x"})).text == "x"
+        (prompt,) = someone.prompts
+        assert prompt.user_code and not prompt.listening
+        assert someone.cancelled == 1
+
+
+@pytest.mark.parametrize("post", ["refused like all", "no POST there"])
+async def test_a_server_of_the_oldest_kind_is_asked_for_its_stream(post: str, tmp_path: Path) -> None:
+    async with AuthFaults(era="sse") as server:
+        if post != "refused like all":
+            server.set(on={"server/discover": "status:405"})
+        result = await log_in(spec(server, transport="sse"), tmp_path, on_login_url=Someone())
+        assert result.fresh
+        assert not (await log_in(spec(server, transport="sse"), tmp_path, on_login_url=Someone())).fresh
+
+
+async def test_a_login_that_waited_for_one_that_came_to_nothing_has_its_turn(tmp_path: Path) -> None:
+    async def forever(prompt: LoginPrompt) -> str | None:
+        await asyncio.Event().wait()
+        return None
+
+    async with AuthFaults() as server:
+        first, second, waits = Someone(forever), Someone(), asyncio.Event()
+        one = asyncio.ensure_future(log_in(server, tmp_path, on_login_url=first))
+        await first.shown.wait()
+        two = asyncio.ensure_future(
+            log_in(server, tmp_path, on_login_url=second, on_waiting=lambda _: waits.set())
+        )
+        await waits.wait()
+        assert not second.prompts
+        one.cancel()
+        assert (await two).fresh
+        assert len(second.prompts) == 1
+        with pytest.raises(asyncio.CancelledError):
+            await one

@@ -102,7 +102,7 @@ def test_web_addresses(url: str) -> None:
         *("mailto:a@b", "data:text/html,x", "ms-settings:x", "\\\\host\\share", " https://x/"),
     ],
 )
-async def test_nothing_else_is_opened(url: str, place: Place) -> None:
+async def test_f16_4_nothing_else_is_opened(url: str, place: Place) -> None:
     program = place.program("b")
     assert not is_web_address(url)
     how = await open_browser(url, {"BROWSER": "b", **place.environ})
@@ -114,7 +114,7 @@ def names(environ: dict[str, str], platform: str = "linux") -> list[list[str]]:
     return [[Path(program).name, *rest] for program, *rest in commands("U", environ, platform=platform)]
 
 
-def test_browser_is_a_list_of_commands_and_never_a_shell_s(place: Place) -> None:
+def test_f16_4_browser_is_a_list_of_commands_and_never_a_shell_s(place: Place) -> None:
     environ = place.only("a", "b", "c", "xdg-open") | {"DISPLAY": ":0"}
     listed = f"a --new-window %s --x:b 'one word':missing:{place.folder / 'c'!s}:a 'open quote"
     environ["BROWSER"] = listed.replace(str(place.folder), "'" + str(place.folder) + "'")
@@ -157,7 +157,7 @@ def test_why_none_is_tried(place: Place) -> None:
 # --- opened --------------------------------------------------------------------------------------------------------
 
 
-async def test_it_gets_the_url_as_one_word(place: Place) -> None:
+async def test_f16_4_it_gets_the_url_as_one_word(place: Place) -> None:
     place.program("b")
     assert await open_browser(URL, {"BROWSER": "b", **place.environ}) == BrowserTry("b", "")
     assert place.called("b") == [URL]

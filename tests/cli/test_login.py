@@ -1,313 +1,109 @@
-"""``moor login`` as a program: at a terminal, without one, ended at any moment, and several at once."""
+"""`moor login` as a command: its exit codes, and what is said where nobody can be asked. F12.10."""
 
 from __future__ import annotations
 
-import asyncio
 import json
-import os
-import signal
-import time
+import socket
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from urllib.parse import urlsplit
+from typing import Any
 
 import pytest
 
-from tests.auth.host_kit import by_then, holding, spec, stored
-from tests.auth.login_kit import browse, is_free
-from tests.auth.step_kit import lying_in, notes
-from tests.cli.login_kit import Stage, redirect_of, url_of
-from tests.cli.ptys import Pty
-from tests.faults.auth_server import AuthFaults, consent
+from moorings.cli import main, prompt
+from moorings.cli.browser import BrowserTry
+from tests.auth.login_kit import browse
+from tests.faults.auth_server import in_thread
+
+Run = Callable[..., tuple[int, str, str]]
 
 
-@pytest.mark.parametrize("longer", [0, 6000])
-async def test_a_paste_at_a_terminal(longer: int, tmp_path: Path) -> None:
-    """Of any length: terminals cut lines at 4095 characters as a rule."""
-    async with AuthFaults() as server:
-        stage = Stage(tmp_path, server)
-        async with stage.asked() as (pty, running, url):
-            assert "no desktop here" in pty.seen
-            answer = await consent(url)
-            await pty.type(answer + (f"&more={'x' * longer}" if longer else "") + "\n")
-            assert await running.ended() == 0
-            assert "logged in to s" in pty.seen and "connected: " in pty.seen
-            # It holds a code.
-            assert urlsplit(answer).query not in pty.seen
-        assert not stage.opened.exists()
-        assert is_free(redirect_of(url))
-        async with holding({"s": spec(server)}, stage.credentials) as (host, _):
-            assert (await host.call("s__echo", {"text": "x"})).text == "x"
+@pytest.fixture
+def server() -> Iterator[Any]:
+    with in_thread() as server:
+        yield server
 
 
-async def test_a_browser_of_this_machine(tmp_path: Path) -> None:
-    async with AuthFaults() as server:
-        stage = Stage(tmp_path, server)
-        async with stage.asked(DISPLAY=":7") as (_, running, url):
-            await by_then(stage.opened.exists)
-            assert "logged in" in (await browse(url)).lower()
-            assert await running.ended() == 0
-        assert stage.opened.read_text() == url + "\n"
+@pytest.fixture
+def run(
+    server: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Run:
+    """There is no terminal; a browser that is opened belongs to a person who says yes."""
+    file = tmp_path / "m.toml"
+    file.write_text(f'[host]\nstate_dir = "state"\n[servers.tickets]\nurl = "{server.url}"\n')
+
+    async def opened(url: str, _: object) -> BrowserTry:
+        await browse(url)
+        return BrowserTry("true", "")
+
+    monkeypatch.setattr(prompt, "open_browser", opened)
+    monkeypatch.setenv("BROWSER", "true")
+    monkeypatch.delenv("CI", raising=False)
+
+    def run(*words: str) -> tuple[int, str, str]:
+        code = main(["login", *words, "--config", str(file)])
+        out, err = capsys.readouterr()
+        return code, out, err
+
+    return run
 
 
-async def test_a_wrong_paste_is_said_and_asked_again(tmp_path: Path) -> None:
-    async with AuthFaults() as server:
-        stage = Stage(tmp_path, server)
-        async with stage.asked() as (pty, running, url):
-            await pty.type(f"{redirect_of(url)}?code=x&state=of-another\n")
-            await pty.shows("That was not it")
-            await pty.type(await consent(url) + "\n")
-            assert await running.ended() == 0
+@pytest.mark.parametrize(
+    ("words", "environ", "why"),
+    [
+        ((), {}, "stdin is not a terminal"),
+        (("--flow", "paste"), {}, "stdin is not a terminal"),
+        (("--flow", "browser"), {"CI": "true"}, "the variable CI is set"),
+        (("--flow", "device", "--no-input"), {}, "--no-input was given"),
+    ],
+)
+def test_where_nobody_can_be_asked_it_ends_at_once(
+    words: tuple[str, ...],
+    environ: dict[str, str],
+    why: str,
+    run: Run,
+    server: Any,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name, value in environ.items():
+        monkeypatch.setenv(name, value)
+    code, out, err = run("tickets", *words)
+    assert (code, out) == (4, "")
+    assert f"nobody can be asked: {why}" in err and "moor login tickets" in err
+    assert not server.requests
 
 
-@pytest.mark.parametrize("home", ["", "/nowhere/at/all"])
-async def test_a_home_that_is_not_there(home: str, tmp_path: Path) -> None:
-    async with AuthFaults() as server:
-        stage = Stage(tmp_path, server)
-        async with stage.asked(HOME=home, XDG_STATE_HOME="", XDG_CONFIG_HOME="") as (pty, running, url):
-            await pty.type(await consent(url) + "\n")
-            assert await running.ended() == 0
+def test_a_flow_that_is_named_needs_no_terminal_and_then_nobody_is_asked(run: Run, server: Any) -> None:
+    code, out, _ = run("tickets", "--flow", "browser")
+    assert code == 0 and out.startswith(f"logged in to tickets at {server.issuer}")
+    code, out, err = run("tickets", "--no-input")
+    assert (code, err) == (0, "") and "the login there is works" in out
+    code, out, err = run("--all", "--json")
+    assert (code, err) == (0, "") and json.loads(out)["servers"]["tickets"]["login"]["fresh"] is False
 
 
-# --- nobody is there --------------------------------------------------------------------------------------------------
+def test_f12_10_how_it_fails_is_its_exit_code(run: Run, server: Any) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        code, _, err = run("tickets", "--flow", "browser", "--port", str(port))
+    assert code == 3 and f"port {port} of 127.0.0.1 is in use already" in err
+    server.set(deny="access_denied")
+    code, _, err = run("tickets", "--flow", "browser")
+    assert code == 4 and "access_denied" in err
+    server.set(deny=None, open=True)
+    code, _, err = run("tickets", "--flow", "browser")
+    assert code == 4 and "answers without a login" in err
+    assert run("--all", "--flow", "browser") == (0, "", "moor: tickets: answers without a login\n")
+    code, _, err = run("nobody")
+    assert code == 7
 
 
-@pytest.mark.parametrize("how", ["pipe", "no-input", "ci", "paste"])
-async def test_where_nobody_can_be_asked_it_fails_at_once(how: str, tmp_path: Path) -> None:
-    """With a desktop, too: nothing is opened, bound or asked."""
-    words = {"no-input": ["--no-input"], "paste": ["--no-browser"]}.get(how, [])
-    async with AuthFaults() as server:
-        stage = Stage(tmp_path, server)
-        if how in ("pipe", "paste"):
-            code, out, problems = await stage.piped(*words, DISPLAY=":7")
-        else:
-            with Pty() as pty:
-                before = pty.mode()
-                with stage.at(pty, *words, DISPLAY=":7", CI="1" if how == "ci" else "") as running:
-                    code = await running.ended()
-                assert pty.mode() == before
-                out, problems = "", pty.seen
-        assert code == 4
-        assert not out and "nobody can be asked" in problems and "moor login s" in problems
-        assert not server.requests and not stage.opened.exists() and not stage.bound.exists()
-        assert not stage.store.exists() or not await lying_in(stage.store)
+def test_f12_10_nobody_comes(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def shut(*_: object) -> BrowserTry:
+        return BrowserTry("true", "")
 
-
-@pytest.mark.parametrize("flow", ["client_credentials"])
-async def test_who_needs_nobody_logs_in_without_a_terminal(flow: str, tmp_path: Path) -> None:
-    clients = {"c": {"client_secret": "s3cret-of-c", "token_endpoint_auth_method": "client_secret_basic"}}
-    async with AuthFaults(clients=clients) as server:
-        stage = Stage(tmp_path, server, f"flow = '{flow}', client_id = 'c', client_secret = 's3cret-of-c'")
-        code, out, problems = await stage.piped("--no-input", CI="1")
-        assert code == 0, problems
-        assert "logged in to s" in out and not stage.bound.exists()
-
-
-@pytest.mark.parametrize("store", ["pipe", "json"])
-async def test_f12_10_a_login_that_fails_says_so_by_its_exit_code(store: str, tmp_path: Path) -> None:
-    """A server that answers without one is no proof; nor is one where the person says no."""
-    async with AuthFaults(open=True) as server:
-        stage = Stage(tmp_path, server)
-        words = ["--flow", "device", *(["--json"] if store == "json" else [])]
-        code, out, problems = await stage.piped(*words)
-        assert code == 4 and "without a login" in out + problems
-        if store == "json":
-            assert json.loads(out)["error"]["reason"] == "not_wanted"
-        server.set(open=False, on={"token:device_code": "refuse:access_denied"})
-        code, out, problems = await stage.piped(*words)
-        assert code == 4 and "access_denied" in out + problems and "logged in" not in out
-        await stage.nothing_is_left()
-
-
-async def test_a_store_that_forgets(tmp_path: Path) -> None:
-    """In the memory of this program: a login would be over with it."""
-    async with AuthFaults(pending=0) as server:
-        stage = Stage(tmp_path, server)
-        stage.file.write_text("[credentials]\nstore = 'memory'\n" + stage.file.read_text())
-        code, out, problems = await stage.piped("--flow", "device")
-        print(code, out, problems, len(server.requests))
-        assert code == 7
-
-
-async def test_a_store_that_cannot_be_made(tmp_path: Path) -> None:
-    async with AuthFaults(pending=0) as server:
-        stage = Stage(tmp_path, server)
-        stage.file.write_text(stage.file.read_text().replace("'state'", "'/proc/nowhere'"))
-        code, out, problems = await stage.piped("--flow", "device")
-        print(code, out, problems)
-        assert code == 7
-
-
-# --- ended ------------------------------------------------------------------------------------------------------------
-
-MOMENTS = {"finding out": "prm", "registering": "register", "getting tokens": "token"}
-
-
-@pytest.mark.parametrize("moment", [*MOMENTS, "asking", "half a line"])
-async def test_ctrl_c(moment: str, tmp_path: Path) -> None:
-    async with AuthFaults() as server:
-        stage = Stage(tmp_path, server)
-        url, held = "", MOMENTS.get(moment, "")
-        if held:
-            server.set(on={held: "hold"})
-        with Pty() as pty:
-            before = pty.mode()
-            with stage.at(pty) as running:
-                if held in ("", "token"):
-                    url = await url_of(pty)
-                    assert not is_free(redirect_of(url))
-                if held == "token":
-                    await pty.type(await consent(url) + "\n")
-                if held:
-                    await server.until(lambda _: bool(server.at(held)))
-                if moment == "half a line":
-                    await pty.type("http://127.0.0.1")
-                    await pty.shows("(16 characters)")
-                await pty.type("\x03")
-                assert await running.ended() == 130
-            assert pty.mode() == before
-            assert "interrupted" in pty.seen and "Traceback" not in pty.seen
-        await stage.nothing_is_left(url)
-        if held:
-            server.release(held)
-            server.set(on={held: "ok"})
-        await stage.logs_in()
-
-
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
-async def test_a_signal_ends_it(number: signal.Signals, tmp_path: Path) -> None:
-    async with AuthFaults() as server:
-        stage = Stage(tmp_path, server)
-        with Pty() as pty:
-            before = pty.mode()
-            with stage.at(pty) as running:
-                url = await url_of(pty)
-                if number is signal.SIGHUP:
-                    # The window is closed.
-                    pty.hang_up()
-                    pty.close_program_side()
-                else:
-                    os.kill(running.pid, number)
-                code = await running.ended()
-            if number is signal.SIGTERM:
-                assert pty.mode() == before and "Traceback" not in pty.seen
-        assert code == (-number if number is signal.SIGKILL else 128 + number)
-        if number is not signal.SIGKILL:
-            await stage.nothing_is_left(url)
-        assert is_free(redirect_of(url))
-        async with asyncio.timeout(15):
-            await stage.logs_in()
-
-
-# --- a code for elsewhere ---------------------------------------------------------------------------------------------
-
-
-async def test_device_flow_without_a_terminal(tmp_path: Path) -> None:
-    async with AuthFaults(
-        on={"token:device_code": ["refuse:authorization_pending", "ok"]}, pending=0
-    ) as server:
-        stage = Stage(tmp_path, server)
-        code, out, problems = await stage.piped("--flow", "device", DISPLAY=":7")
-        assert code == 0, problems
-        assert "CODE-" in problems and "logged in to s" in out
-        assert not stage.bound.exists()
-
-
-async def test_device_flow_that_is_to_slow_down(tmp_path: Path) -> None:
-    """RFC 8628 section 3.5: five seconds more between all further polls."""
-    async with AuthFaults(on={"token:device_code": ["refuse:slow_down", "ok"]}, pending=0) as server:
-        stage = Stage(tmp_path, server)
-        with Pty() as pty:
-            with stage.at(pty, "--flow", "device") as running:
-                await pty.shows("CODE-")
-                await pty.shows("This goes on by itself when the code was accepted")
-                assert await running.ended() == 0
-        first, second = (seen.at for seen in server.at("token:device_code"))
-        assert 5.9 < second - first < 15
-
-
-@pytest.mark.parametrize("whose", ["server", "ours"])
-async def test_device_flow_whose_code_expires(whose: str, tmp_path: Path) -> None:
-    script = {"token:device_code": "refuse:expired_token"} if whose == "server" else {}
-    async with AuthFaults(on=script, pending=1000) as server:
-        if whose == "ours":
-            server.set(
-                on={
-                    "device": 'json_status:200:{"device_code":"d-1","user_code":"CODE-1","interval":1,"expires_in":2,'
-                    f'"verification_uri":"{server.origin}/activate"}}',
-                    "token:device_code": "refuse:authorization_pending",
-                }
-            )
-        stage = Stage(tmp_path, server)
-        code, _, problems = await stage.piped("--flow", "device")
-        assert code == 5 and "expired_token" in problems, problems
-        await stage.nothing_is_left()
-
-
-async def test_ctrl_c_while_a_code_is_shown(tmp_path: Path) -> None:
-    async with AuthFaults(pending=1000) as server:
-        stage = Stage(tmp_path, server)
-        with Pty() as pty:
-            with stage.at(pty, "--flow", "device") as running:
-                await pty.shows("CODE-")
-                await server.until(lambda _: bool(server.at("token:device_code")))
-                await pty.type("\x03")
-                assert await running.ended() == 130
-        await stage.nothing_is_left()
-        await stage.logs_in()
-
-
-# --- several at once --------------------------------------------------------------------------------------------------
-
-
-async def test_three_at_once_show_one_url(tmp_path: Path) -> None:
-    async with AuthFaults() as server:
-        stage = Stage(tmp_path, server)
-        with Pty() as one, Pty() as two, Pty() as three:
-            ptys = (one, two, three)
-            with stage.at(one) as a, stage.at(two) as b, stage.at(three) as c:
-                for pty in ptys:
-                    await pty._until(
-                        lambda pty=pty: "Ctrl-C ends" in pty.seen or "waiting for that" in pty.seen
-                    )
-                (asked,) = [pty for pty in ptys if "Ctrl-C ends" in pty.seen]
-                await browse(await url_of(asked))
-                assert [await each.ended() for each in (a, b, c)] == [0, 0, 0]
-            assert [pty.seen.count("/authorize?") for pty in ptys].count(1) == 1
-            assert sum(pty.seen.count("/authorize?") for pty in ptys) == 1
-            assert all("logged in to s" in pty.seen for pty in ptys)
-        assert len(server.grants("authorization_code")) == 1
-        assert len(await stored(stage.store)) == 1 and not notes(await lying_in(stage.store))
-
-
-async def test_another_takes_over_when_the_one_that_asks_is_killed(tmp_path: Path) -> None:
-    async with AuthFaults() as server:
-        stage = Stage(tmp_path, server)
-        with Pty() as one, Pty() as two, Pty() as three:
-            with stage.at(one) as a:
-                await url_of(one)
-                with stage.at(two) as b, stage.at(three) as c:
-                    await two.shows("waiting for that")
-                    await three.shows("waiting for that")
-                    os.kill(a.pid, signal.SIGKILL)
-                    assert await a.ended() == -signal.SIGKILL
-                    await by_then(lambda: "Ctrl-C ends" in two.seen + three.seen)
-                    asked = two if "Ctrl-C ends" in two.seen else three
-                    await browse(await url_of(asked))
-                    assert [await each.ended() for each in (b, c)] == [0, 0]
-            assert (two.seen + three.seen).count("/authorize?") == 1
-        assert len(server.grants("authorization_code")) == 1
-
-
-async def test_a_host_elsewhere_is_ready_when_it_is_done(tmp_path: Path) -> None:
-    """Within about a second, and without asking the server before."""
-    async with AuthFaults() as server:
-        stage = Stage(tmp_path, server)
-        async with holding({"s": spec(server)}, stage.credentials, ready=False) as (host, _):
-            await by_then(lambda: host.status()["s"].state == "needs_auth")
-            async with stage.asked() as (pty, running, url):
-                await pty.type(await consent(url) + "\n")
-                assert await running.ended() == 0
-            began = time.monotonic()
-            await by_then(lambda: host.status()["s"].state == "ready")
-            assert time.monotonic() - began < 3.0
-            assert (await host.call("s__echo", {"text": "x"})).text == "x"
+    monkeypatch.setattr(prompt, "open_browser", shut)
+    code, out, err = run("tickets", "--flow", "browser", "--timeout", "1s")
+    assert (code, out) == (5, "") and "nobody logged in within 1 s" in err

@@ -167,6 +167,8 @@ def made(kind: type[errors.MooringsError]) -> errors.MooringsError:
         return kind("it ended", missing={"s": "why"})
     if issubclass(kind, errors.SkillMismatch):
         return kind("it ended", server="s", skill="skill://a/SKILL.md", uri="skill://a/b", rule="size")
+    if issubclass(kind, errors.LoginFileError):
+        return kind("it ended", reason="damaged", file="f")
     if kind.__name__ == "ConfigProblems":
         from moorings.config import ConfigProblems, Problem
 
@@ -178,11 +180,13 @@ CODES = {
     "ConfigError": 2,
     "ConfigProblems": 2,
     "MisuseError": 2,
+    "LoginFileError": 2,
     "WrongLoopError": 2,
     "HostClosedError": 2,
     "StartError": 3,
     "StartTimeout": 3,
     "StoreFailed": 3,
+    "RefreshFailed": 3,
     "CommandNotFound": 3,
     "ServerDied": 3,
     "RequiredServerMissing": 3,

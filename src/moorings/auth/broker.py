@@ -20,7 +20,7 @@ import random
 import threading
 import time
 import weakref
-from collections.abc import Awaitable, Callable, Generator
+from collections.abc import Awaitable, Callable, Generator, Mapping
 from typing import Protocol, TypeVar
 
 import msgspec
@@ -29,13 +29,14 @@ from .._outcome import Outcome
 from .._secret import Secret
 from ..errors import MisuseError
 from ..store.credentials import CredentialStore, StoreError, Watching
+from ..store.entry import ABOUT_TEXT
 from .faults import AuthFault, GrantError, Insufficient, LoginAbandoned, NeedsPerson, StepUpRefused, passes
 from .model import ALONE, LOGIN, Credential
 from .renewal import INTENT, ClientGone, Damaged, Dead, Gone, Postponed, Renewal, Unsaved, load
 from .scopes import StepUps
 from .worker import Ending, Worker
 
-__all__ = ["Ask", "Bearer", "Broker", "Flow", "Subject", "due_at", "of_kind", "stored_for", "usable"]
+__all__ = ["Ask", "Bearer", "Broker", "Flow", "Subject", "due_at", "fits", "of_kind", "stored_for", "usable"]
 
 T = TypeVar("T")
 
@@ -790,7 +791,7 @@ async def stored_for(
             # Whose it is cannot be read either.
             damaged.append(each.problem)
             continue
-        if not _fits(subject, each.about):
+        if not fits(subject, each.about):
             continue
         try:
             credential = await load(store, each.key)
@@ -799,7 +800,9 @@ async def stored_for(
             _log.error("a stored credential is damaged: %s", error)
             damaged.append(error.reason)
             continue
-        if credential is not None and of_kind(subject, credential):
+        if credential is None or not of_kind(subject, credential):
+            continue
+        if (credential.key.principal, credential.key.resource) == (subject.principal, subject.resource):
             found.append(credential)
     found.sort(key=lambda each: (works(each, wall), each.obtained_at))
     return (found[-1] if found else None), damaged
@@ -814,12 +817,17 @@ def _mark(credential: Credential | None) -> tuple[str, int]:
     return ("", 0) if credential is None else (credential.key.digest(), credential.version)
 
 
-def _fits(subject: Subject, said: dict[str, str]) -> bool:
+def fits(subject: Subject, said: Mapping[str, str]) -> bool:
+    """Whether an entry may be one of the subject's, by what is said of it. Long words are cut there."""
+
+    def same(name: str, mine: str) -> bool:
+        return said.get(name) == mine[:ABOUT_TEXT]
+
     return (
-        said.get("principal") == subject.principal
-        and said.get("resource") == subject.resource
-        and subject.issuer in ("", said.get("issuer"))
-        and subject.client_id in ("", said.get("client_id"))
+        same("principal", subject.principal)
+        and same("resource", subject.resource)
+        and (not subject.issuer or same("issuer", subject.issuer))
+        and (not subject.client_id or same("client_id", subject.client_id))
     )
 
 

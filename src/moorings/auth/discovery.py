@@ -523,7 +523,7 @@ class _Search:
         now = asyncio.get_running_loop().time()
         if now >= self.deadline:
             raise self.fault(
-                f"discovery took {now - self.began:.1f} s of {max(self.deadline - self.began, 0):.4g} s allowed",
+                f"discovery took {now - self.began:.1f} s of {max(self.deadline - self.began, 0):.3g} s allowed",
                 "timeout",
                 transient=True,
             )

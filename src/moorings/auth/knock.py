@@ -1,7 +1,8 @@
 """One real request to an MCP server, to learn whether it wants a token, and whether it takes this one.
 
 ``server/discover`` of 2026-07-28 serves, as it is answered without a session and changes nothing; what an older server
-answers does not matter, only whether it refuses it for the token (401). Nothing of the answer but its head is read.
+answers does not matter, only whether it refuses it for the token (401). One that takes no POST there is one of
+HTTP+SSE, and is asked for its stream. Nothing of an answer but its head is read.
 """
 
 from __future__ import annotations
@@ -18,9 +19,13 @@ from .challenge import parse_challenges
 from .dpop import Prover
 from .http import AuthHttp, AuthNetError
 
-__all__ = ["Knocked", "challenges_of", "knock"]
+__all__ = ["NO_ANSWER", "Knocked", "challenges_of", "knock"]
 
 METHOD = "server/discover"
+
+NO_POST = frozenset({404, 405})
+NO_ANSWER = frozenset({403, 407, 408, 429})
+"""Refusals that say nothing of a token."""
 
 Knocked = Literal["taken", "refused", "unknown"]
 """``refused``: 401, with or for want of a token. ``taken``: it was let in. ``unknown``: something is in the way."""
@@ -36,24 +41,29 @@ async def knock(
     prover: Prover | None = None,
 ) -> Knocked:
     """Ask the server with this token. ``given``: further headers; ``within``: seconds."""
-    for _ in range(2):
+    stream, nonces = False, 1
+    while True:
         headers = dict(given)
         if token is not None:
             headers["Authorization"] = f"{'DPoP' if prover else 'Bearer'} {token.reveal()}"
         if token is not None and prover is not None:
-            headers["DPoP"] = prover.proof("POST", url, now=time.time(), access_token=token).reveal()
+            method = "GET" if stream else "POST"
+            headers["DPoP"] = prover.proof(method, url, now=time.time(), access_token=token).reveal()
         try:
-            status, answer = await http.knock(url, headers | _headers(), _body(), within=within)
+            status, answer = await _ask(http, url, headers, within, stream=stream)
         except AuthNetError:
             return "unknown"
-        if status == 401:
-            if prover is not None and prover.nonces.learn(url, answer):
-                continue  # It wanted a nonce of its own (RFC 9449 section 9).
+        if status in NO_POST and not stream:
+            stream = True
+        elif status == 401:
+            if nonces and prover is not None and prover.nonces.learn(url, answer):
+                nonces -= 1  # It wanted a nonce of its own (RFC 9449 section 9).
+                continue
             # Without a challenge it may be something in between that wants something else.
             schemes = {each.scheme for each in parse_challenges(_all(answer))}
             return "refused" if schemes & {"bearer", "dpop"} or token is None else "unknown"
-        return "taken" if status < 500 and status not in (403, 407, 429) else "unknown"
-    return "unknown"
+        else:
+            return "taken" if status < 500 and status not in NO_ANSWER else "unknown"
 
 
 async def challenges_of(
@@ -64,8 +74,18 @@ async def challenges_of(
     Raises:
         AuthNetError: it was not reached.
     """
-    status, answer = await http.knock(url, dict(given) | _headers(), _body(), within=within)
+    status, answer = await _ask(http, url, given, within, stream=False)
+    if status in NO_POST:
+        status, answer = await _ask(http, url, given, within, stream=True)
     return status, tuple(_all(answer))
+
+
+async def _ask(
+    http: AuthHttp, url: str, given: Mapping[str, str], within: float, *, stream: bool
+) -> tuple[int, Mapping[str, str]]:
+    if stream:
+        return await http.knock(url, {**given, "Accept": "text/event-stream"}, None, within=within)
+    return await http.knock(url, {**given, **_headers()}, _body(), within=within)
 
 
 def _headers() -> dict[str, str]:

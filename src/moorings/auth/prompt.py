@@ -44,6 +44,10 @@ class LoginPrompt(msgspec.Struct, frozen=True, kw_only=True):
     problem: str = ""
     """Why what was pasted is not the answer: the same login, asked once more. Empty the first time."""
 
+    def __repr__(self) -> str:
+        # The URL holds the state of the login, and a device's code is as good as a password: neither is for a log.
+        return f"LoginPrompt(server={self.server!r}, issuer={self.issuer!r})"
+
 
 OnLoginUrl: TypeAlias = Callable[[LoginPrompt], Awaitable[str | None]]
 """Shows a login to a person.

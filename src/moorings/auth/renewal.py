@@ -9,7 +9,8 @@
 Killed before POST, nothing happened. Killed after POST and before the write, the server may have rotated the refresh
 token and its answer is lost: the next one finds the intent, and where the server then refuses the old token the state
 says ``lost``, and why. Killed after the write, the next one adopts. One that holds the lock too long is fenced off: its
-write fails, and it adopts what its successor wrote. Sources: RFC 6749 §6, RFC 9700 §4.14 (rotation).
+write fails, and it adopts what its successor wrote. One that was removed meanwhile (a logout) stays removed. Sources:
+RFC 6749 §6, RFC 9700 §4.14 (rotation).
 
 Run by the broker in a task of its own; no caller's code runs while the lock is held.
 """
@@ -232,12 +233,18 @@ class Renewal:
 
     async def _keep(self, stored: Credential, fresh: Credential, intent: str, lease: Lease) -> Credential:
         """Make what came durable, and only then say so. A store that fails now must not cost the login."""
+        if await self._was_removed():
+            # By hand, as the lock is ours: who logged out must not find the login again.
+            await self._drop(intent, lease)
+            raise Gone("it was removed while it was refreshed")
         try:
             await self._store.save(self._digest, encode_credential(fresh), lease, about=about(fresh))
         except LeaseLost as error:
             # Somebody else took over while we were away. What they have counts, if it is newer than what we began with.
             theirs = await load(self._store, self._digest)
-            if theirs is not None and theirs.version > stored.version and theirs.state == "good":
+            if theirs is None:
+                raise Gone("it was removed while it was refreshed") from error
+            if theirs.version > stored.version and theirs.state == "good":
                 _log.warning(
                     "a refresh at %s took too long; that of another is used: %s", fresh.key.issuer, error
                 )
@@ -251,6 +258,12 @@ class Renewal:
         await self._drop(intent, lease)
         self._publish(fresh)
         return fresh
+
+    async def _was_removed(self) -> bool:
+        try:
+            return await self._store.load(self._digest) is None
+        except StoreError:
+            return False  # Not known, or damaged: what came is kept.
 
     def _unsaved(self, stored: Credential, fresh: Credential, error: StoreError) -> None:
         self.unsaved = Unsaved(stored, fresh)

@@ -22,13 +22,14 @@ from ..config.http_spec import Server
 from ..errors import ConfigError, StoreFailed
 from ..net.addresses import proxy_for
 from ..store.credentials import CorruptEntry, CredentialStore, StoredKey, StoreError, StoreUnusable
+from .at_store import IN_MEMORY
 from .broker import MARGIN, NOTES, Subject, due_at, of_kind, works
 from .flows import Account, Kind
 from .model import ALONE, BadRecord, Credential, decode_credential
 from .renewal import INTENT
 from .shared import state_folder, store_of
 
-__all__ = ["Login", "Logins", "ServerLogin", "read_logins"]
+__all__ = ["Login", "Logins", "ServerLogin", "login_of", "read_logins", "what_next"]
 
 _MINE = ("principal", "issuer", "client_id", "resource")
 
@@ -189,10 +190,11 @@ async def _login(
             reason=str(fault),
         )
         return bad, None
-    return _told(credential, mark == b"%d" % credential.version), credential
+    return login_of(credential, pending=mark == b"%d" % credential.version), credential
 
 
-def _told(credential: Credential, pending: bool) -> Login:
+def login_of(credential: Credential, *, pending: bool = False) -> Login:
+    """What people may know of a credential."""
     registration, metadata = credential.registration, credential.metadata
     notes = list(metadata.problems)
     if not metadata.source:
@@ -279,7 +281,7 @@ def _server(
         login=login,
         proxy=_proxy(server, endpoint or settings.issuer or server.url),
         private_networks=settings.private_networks,
-        next=_next(account.kind, login, time.time(), store),
+        next=what_next(account.kind, login, time.time(), store),
     )
     return told, at
 
@@ -315,13 +317,13 @@ def _proxy(server: HttpServer, url: str) -> str:
     return shown_url(proxy) if proxy else ""
 
 
-def _next(flow: Kind, login: Login | None, now: float, store: str) -> str:
+def what_next(flow: Kind, login: Login | None, now: float, store: str) -> str:
     """What happens next, in one clause."""
     alone = flow in ALONE
     anew = "another is got by itself" if alone else "a person must log in"
     if login is None:
         if store == "memory":
-            return "logins live in the process that uses them, and cannot be seen from here"
+            return f"{IN_MEMORY}, and cannot be seen from here"
         first = "a token is got by itself" if alone else "a person must log in"
         return f"nothing is stored: {first} where the server wants one"
     if login.state == "unreadable":

@@ -29,7 +29,7 @@ from .dpop import Nonces, Prover
 from .faults import LoginAbandoned, NeedsPerson, NotWanted
 from .flows import Account, AccountFlow
 from .http import AuthHttp, on_this_machine
-from .knock import Knocked, challenges_of
+from .knock import NO_ANSWER, Knocked, challenges_of
 from .model import ALONE
 from .renewal import Gone, Postponed
 from .scopes import parse_scope
@@ -434,7 +434,7 @@ class LoginUnderWay:
         given = {} if account.headers is None else await account.headers()
         status, challenges = await challenges_of(self._flow.http, account.url, given, within=account.within)
         # What an older server says to the question does not matter: it was let in.
-        open_ = status < 500 and status not in (401, 403, 407, 408, 429)
+        open_ = status < 500 and status != 401 and status not in NO_ANSWER
         if open_ and not self._force:
             raise NotWanted("the server answers without a login")
         return open_, challenges

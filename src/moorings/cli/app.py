@@ -34,6 +34,7 @@ class _Verbs(click.Group):
         "auth": "auth",
         "call": "call",
         "login": "login",
+        "logout": "logout",
         "test": "check",
         "tools": "tools",
     }

@@ -1,4 +1,4 @@
-"""``moor auth``: what is known of logins, and the client document to host. No server is asked, nothing is changed."""
+"""``moor auth``: what is known of logins, the client document to host, a renewal at once, and logins in files."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ import click
 from moorings import ConfigError
 
 from .exit_codes import ExitCode, table
-from .hosting import chosen_servers, read_config
-from .options import Options, common_options
+from .hosting import chosen_http_servers, chosen_servers, read_config
+from .options import Options, common_options, take_seconds
 from .output import Output
 from .text import json_text, visible, visible_lines
+from .transfer import export_verb, import_verb
 
 if TYPE_CHECKING:
     from moorings import AuthSettings, HttpServer, Login, Logins, ServerLogin
@@ -26,7 +27,7 @@ PROXIED = "addresses behind a proxy are the proxy's to vet"
 
 @click.group(
     "auth",
-    short_help="See logins; print the client document.",
+    short_help="See, renew and move logins; print the client document.",
     no_args_is_help=False,
     epilog=f"\b\nExit codes:\n{table()}",
 )
@@ -59,6 +60,48 @@ def status(options: Options, names: tuple[str, ...]) -> int:
     else:
         _print(options.output, logins, bool(names))
     return ExitCode.OK
+
+
+@verb.command("refresh", short_help="Renew a login now.", epilog=f"\b\nExit codes:\n{table()}")
+@click.argument("name")
+@click.option(
+    "--timeout",
+    metavar="TIME",
+    callback=take_seconds,
+    help="Time for the authorization server; as a rule the server's own limit.",
+)
+@common_options
+@click.pass_obj
+def refresh(options: Options, name: str, timeout: float | None) -> int:
+    """Renew the login of NAME now, whether it is due or not, and say what came.
+
+    Whatever uses it, in any process, goes on with the new token. If the server does not answer, the old one stays.
+    """
+    import asyncio
+
+    from moorings import refresh_login
+
+    config = read_config(options)
+    (server,) = chosen_http_servers(config, (name,)).values()
+    login = asyncio.run(
+        refresh_login(
+            server,
+            name=name,
+            credentials=config.credentials,
+            state_dir=config.host.state_dir,
+            within=timeout,
+        )
+    )
+    if options.output.as_json:
+        options.output.document({"file": config.file, "server": name, "login": login})
+    else:
+        options.output.line(f"{visible(name)}: renewed")
+        _rows(options.output, [*_login_rows(login)])
+    return ExitCode.OK
+
+
+verb.add_command(export_verb)
+verb.add_command(import_verb)
 
 
 @verb.command(

@@ -14,9 +14,17 @@ from moorings.config import Config, Server, config_file, load
 from .options import Options
 
 if TYPE_CHECKING:
-    from moorings import Host
+    from moorings import Host, HttpServer
 
-__all__ = ["chosen_servers", "open_host", "read_config", "servers_of_tool", "start_bound", "to_be_looked_at"]
+__all__ = [
+    "chosen_http_servers",
+    "chosen_servers",
+    "open_host",
+    "read_config",
+    "servers_of_tool",
+    "start_bound",
+    "to_be_looked_at",
+]
 
 _NOT_PLAIN = re.compile(r"[^A-Za-z0-9_-]")
 _UNCUT = 64 - 12
@@ -74,6 +82,27 @@ def chosen_servers(config: Config, names: Sequence[str]) -> dict[str, Server]:
     if not chosen:
         raise ConfigError("no server in it is enabled", file=config.file, fix="add one")
     return chosen
+
+
+def chosen_http_servers(config: Config, names: Sequence[str]) -> dict[str, HttpServer]:
+    """As ``chosen_servers``, those that can have a login: of all that are enabled, those over HTTP.
+
+    Raises:
+        ConfigError: a named server is a program, or none is left.
+    """
+    from moorings import HttpServer
+
+    found: dict[str, HttpServer] = {}
+    for name, server in chosen_servers(config, names).items():
+        if isinstance(server, HttpServer):
+            found[name] = server
+        elif names:
+            raise ConfigError(
+                "this server is a program, and has no login here", file=config.file, key=name, server=name
+            )
+    if not found:
+        raise ConfigError("no server in it can have a login", file=config.file)
+    return found
 
 
 @contextmanager

@@ -72,7 +72,7 @@ def verb(
 
     The URL is printed in full. The answer comes back to a port of this machine, or is pasted into this terminal. Ctrl-C
     ends it, and changes nothing. Where nobody can be asked (no terminal, CI, --no-input) it fails at once with exit
-    code 4; a --flow that is named is asked for all the same, but for --no-input.
+    code 4. A --flow that is named needs no terminal, but CI and --no-input forbid it all the same.
     """
     if bool(names) == every:
         raise click.UsageError("name servers, or say --all")
@@ -107,25 +107,28 @@ def verb(
 def _one(
     options: Options, config: Config, name: str, server: HttpServer, way: Way | None, *, force: bool
 ) -> dict[str, Any]:
-    from moorings import login
+    from moorings import NeedsLogin, login
 
     shown, nobody = _shown(options, server, way)
-    if nobody:
-        options.output.message(f"nobody can be asked: {nobody}")
-    result = asyncio.run(
-        login(
-            server,
-            name=name,
-            on_login_url=shown,
-            flow="device" if way == "device" else "authorization_code" if way else None,
-            force=force,
-            credentials=config.credentials,
-            state_dir=config.host.state_dir,
-            on_waiting=lambda who: options.output.message(
-                f"{visible(who)} is at a login to {visible(name)}; waiting for that"
-            ),
+    try:
+        result = asyncio.run(
+            login(
+                server,
+                name=name,
+                on_login_url=shown,
+                flow="device" if way == "device" else "authorization_code" if way else None,
+                force=force,
+                credentials=config.credentials,
+                state_dir=config.host.state_dir,
+                on_waiting=lambda who: options.output.message(
+                    f"{visible(who)} is at a login to {visible(name)}; waiting for that"
+                ),
+            )
         )
-    )
+    except NeedsLogin:
+        if nobody:
+            options.output.message(f"nobody can be asked: {nobody}")
+        raise
     document, code = _connected(options, config, name, server)
     if not options.output.as_json:
         _print(options.output, result, document)
@@ -134,13 +137,13 @@ def _one(
 
 def _shown(options: Options, server: HttpServer, way: Way | None) -> tuple[OnLoginUrl | None, str]:
     """What shows the login, None where nobody is to be asked or need be; and why nobody can be."""
-    from .prompt import is_interactive, terminal
+    from .prompt import forbidden, is_interactive, terminal
 
     auth = server.auth
     if not isinstance(auth, bool) and auth.chosen_flow() not in ("auto", "authorization_code", "device"):
         return None, ""
     nobody = is_interactive(sys.stdin, sys.stderr, os.environ, options.no_input)
-    if nobody and (options.no_input or way in (None, "paste")):
+    if nobody and (way in (None, "paste") or forbidden(os.environ, options.no_input)):
         return None, nobody
     return partial(terminal, browser=way != "paste", paste=not nobody), ""
 

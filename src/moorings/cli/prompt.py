@@ -26,7 +26,7 @@ from .text import visible
 if TYPE_CHECKING:
     from moorings import LoginPrompt
 
-__all__ = ["is_interactive", "ssh_hint", "terminal"]
+__all__ = ["forbidden", "is_interactive", "ssh_hint", "terminal"]
 
 _MOST_DOTS = 12
 """A paste is shown as so many dots at most, and a count."""
@@ -39,14 +39,21 @@ def is_interactive(
     stdin: TextIO | None, stderr: TextIO | None, environ: Mapping[str, str], no_input: bool = False
 ) -> str:
     """Why nobody is here who could be asked; empty if a person is."""
-    if no_input:
-        return "--no-input was given"
-    if environ.get("CI", "").strip().lower() not in ("", "0", "false", "no"):
-        return "the variable CI is set"
+    if reason := forbidden(environ, no_input):
+        return reason
     if _terminal_of(stdin) is None:
         return "stdin is not a terminal"
     if _terminal_of(stderr) is None:
         return "stderr is not a terminal"
+    return ""
+
+
+def forbidden(environ: Mapping[str, str], no_input: bool = False) -> str:
+    """Why nobody is to be asked, whoever is there; empty if they may be."""
+    if no_input:
+        return "--no-input was given"
+    if environ.get("CI", "").strip().lower() not in ("", "0", "false", "no"):
+        return "the variable CI is set"
     return ""
 
 
@@ -71,7 +78,7 @@ async def terminal(
     screen = _Screen(stderr)
     opens = False
     if prompt.problem:
-        screen.say("", f"That was not it: {visible(prompt.problem)}")
+        screen.say("", f"That was not it: {visible(prompt.problem.rstrip('.'))}.")
         if fd is not None:
             screen.say(f"Paste {_what_to_paste(prompt)} here:")
     else:
@@ -152,7 +159,8 @@ def _what_to_paste(prompt: LoginPrompt) -> str:
 
 
 def _device(prompt: LoginPrompt, environ: Mapping[str, str], stderr: TextIO) -> Iterator[str]:
-    strong, plain = ("\x1b[1m", "\x1b[0m") if _obeys_colours(environ) else ("", "")
+    colours = _terminal_of(stderr) is not None and _obeys_colours(environ)
+    strong, plain = ("\x1b[1m", "\x1b[0m") if colours else ("", "")
     yield "Open this address in any browser, on a phone too:"
     yield ""
     yield visible(prompt.url)

@@ -5,7 +5,7 @@ Equal settings share one TLS context and one pool (``client.Net``). No I/O and n
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 import msgspec
@@ -14,7 +14,10 @@ from .._urls import PROXY_SCHEMES, shown_url
 from .._version import __version__
 from ..errors import MisuseError
 
-__all__ = ["NetSettings"]
+if TYPE_CHECKING:
+    from ..config.http_spec import HttpServer
+
+__all__ = ["NetSettings", "settings_of"]
 
 
 USER_AGENT = f"moorings/{__version__}"
@@ -83,6 +86,30 @@ class NetSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
     def __repr__(self) -> str:
         return f"NetSettings({', '.join(f'{name}={value!r}' for name, value in self.__rich_repr__())})"
+
+
+def settings_of(server: HttpServer) -> NetSettings:
+    """How a server of a configuration is reached.
+
+    Raises:
+        MisuseError: values that cannot be meant.
+    """
+    bounds = server.bounds
+    return NetSettings(
+        ca_file=server.ca_file,
+        client_cert=server.client_cert,
+        client_key=server.client_key,
+        client_key_password=server.client_key_password,
+        verify=server.verify,
+        proxy=server.proxy,
+        no_proxy=server.no_proxy,
+        unix_socket=server.unix_socket,
+        dial=bounds.dial,
+        max_connections=bounds.max_connections,
+        keep_alive=bounds.keep_alive,
+        cookies=server.cookies,
+        user_agent=server.user_agent or USER_AGENT,
+    )
 
 
 def check_proxy(url: str) -> None:

@@ -222,24 +222,9 @@ def _fixed(spec: HttpServer) -> Mapping[str, str]:
 
 def net_settings(spec: HttpServer) -> NetSettings:
     """How a server is reached."""
-    from ..net.settings import USER_AGENT, NetSettings
+    from ..net.settings import settings_of
 
-    bounds = spec.bounds
-    return NetSettings(
-        ca_file=spec.ca_file,
-        client_cert=spec.client_cert,
-        client_key=spec.client_key,
-        client_key_password=spec.client_key_password,
-        verify=spec.verify,
-        proxy=spec.proxy,
-        no_proxy=spec.no_proxy,
-        unix_socket=spec.unix_socket,
-        dial=bounds.dial,
-        max_connections=bounds.max_connections,
-        keep_alive=bounds.keep_alive,
-        cookies=spec.cookies,
-        user_agent=spec.user_agent or USER_AGENT,
-    )
+    return settings_of(spec)
 
 
 def _http(

@@ -16,7 +16,17 @@ from collections.abc import Mapping
 
 import msgspec
 
-__all__ = ["MAX_HEAD", "MAX_FILE", "Head", "Malformed", "about_of", "decode", "encode", "head_of"]
+__all__ = [
+    "ABOUT_TEXT",
+    "MAX_HEAD",
+    "MAX_FILE",
+    "Head",
+    "Malformed",
+    "about_of",
+    "decode",
+    "encode",
+    "head_of",
+]
 
 MAX_HEAD = 16 * 1024
 """Bytes of the first line."""
@@ -25,7 +35,7 @@ MAX_FILE = 2 * 1024 * 1024
 """Bytes of a whole file; a longer one is none of ours."""
 
 _ABOUT_ENTRIES = 20
-_ABOUT_TEXT = 300
+ABOUT_TEXT = 300
 """Characters of each of its words."""
 
 
@@ -55,7 +65,7 @@ _head = msgspec.json.Decoder(Head)
 def about_of(about: Mapping[str, str] | None) -> dict[str, str]:
     """Words about an entry, of bounded number and length."""
     pairs = list((about or {}).items())[:_ABOUT_ENTRIES]
-    return {str(name)[:_ABOUT_TEXT]: str(word)[:_ABOUT_TEXT] for name, word in pairs}
+    return {str(name)[:ABOUT_TEXT]: str(word)[:ABOUT_TEXT] for name, word in pairs}
 
 
 def encode(

@@ -288,7 +288,7 @@ class HttpTransport:
                     if answer.status < 300:
                         self._url = answer.url
                     pause = tries.turned_away(answer, given, settings.headers, request)
-                    ask = token.refused(answer, given) if pause is None else None
+                    ask = (await token.refused(answer, given)) if pause is None else None
                     if ask is not None:
                         failure = refusal(answer, settings, await first_bytes(answer, settings))
                     elif pause is None:
@@ -419,7 +419,7 @@ class HttpTransport:
                 async with self._get({**given, **bearer}, stream.last_id) as answer:
                     if tries_of.turned_away(answer, given, self._settings.headers, None) is not None:
                         continue
-                    ask = token.refused(answer, given)
+                    ask = await token.refused(answer, given)
                     if ask is not None:
                         failure = Failure(
                             kind="broken",
@@ -496,7 +496,7 @@ class HttpTransport:
                 async with self._get({**given, **bearer}, stream.last_id) as answer:
                     if tries.turned_away(answer, given, self._settings.headers, None) is not None:
                         continue
-                    ask = token.refused(answer, given)
+                    ask = await token.refused(answer, given)
                     if ask is None:
                         self._heard_of_listen()
                     if ask is not None:

@@ -81,7 +81,7 @@ class Gate:
 
 
 def _load() -> None:
-    from ..auth import service  # noqa: F401
+    from ..auth import service, shared  # noqa: F401
 
 
 class Withheld(Exception):
@@ -158,7 +158,7 @@ class Pass:
         except AuthFault as fault:
             raise Withheld(_failure(access, fault, None)) from None
 
-    def refused(self, answer: Answer, given: Mapping[str, str]) -> Ask | None:
+    async def refused(self, answer: Answer, given: Mapping[str, str]) -> Ask | None:
         """What an answer asks for, if it refuses the message for want of a (better) token; else None."""
         gate = self._gate
         if gate is None or self._own:
@@ -167,6 +167,8 @@ class Pass:
         if access is None:
             if answer.status not in (401, 403):
                 return None
+            # What OAuth needs is loaded now, for the first time perhaps, and not on the loop.
+            await run_in_thread(_load, name="moorings-load")
             access = gate.open()
         news = bearer is not None and bearer.scheme == "DPoP" and access.learn(answer.url, answer.headers)
         if answer.status not in (401, 403):

@@ -110,7 +110,7 @@ class LegacySseTransport:
                     ) as answer:
                         if tries.turned_away(answer, given, settings.headers, None) is not None:
                             continue
-                        ask = token.refused(answer, given)
+                        ask = await token.refused(answer, given)
                         if answer.status != 200 or answer.content_type != EVENT_STREAM:
                             failure = refusal(answer, settings, await first_bytes(answer, settings))
                             self.problem = failure.http
@@ -237,7 +237,7 @@ class LegacySseTransport:
                     on_sent=out.mark,
                     redirects="same-origin" if settings.redirects else "none",
                 ) as answer:
-                    ask = token.refused(answer, given)
+                    ask = await token.refused(answer, given)
                     if 200 <= answer.status < 300:
                         return None
                     pause = tries.turned_away(answer, given, settings.headers, request)
