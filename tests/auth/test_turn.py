@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import os
 import subprocess
 import sys
@@ -21,6 +22,8 @@ from moorings.auth.turn import ABOUT, Holder, Turn, machine, take_turn
 from moorings.store.credentials import StoreError
 from moorings.store.files import FileStore
 from tests.auth.host_kit import by_then
+from tests.auth.race_kit import KINDS, place_of
+from tests.auth.step_kit import Stepped, where
 
 RESOURCE = "https://x.example/mcp"
 KEY = login_key("local", RESOURCE)
@@ -158,3 +161,43 @@ async def test_one_that_was_taken_away_is_left_to_its_taker(
         await by_then(lambda: not len(turn._owner))
         await turn.aclose()
         assert await store.load(KEY) == msgspec.json.encode(ELSEWHERE)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_cancelled_where_it_waits(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
+    """Each wait, one after another, in each store: no note is left that nobody would take away."""
+    loop = asyncio.get_running_loop()
+    place = place_of(kind, request, tmp_path)
+    async with place.open() as store:
+        for at in range(1, 100):
+            waits, places = itertools.count(1), list[str]()
+
+            def told(work: Any, at: int = at, waits: Any = waits, places: list[str] = places) -> None:
+                task = asyncio.current_task()
+                if next(waits) == at and task is not None:
+                    places.append(where(work))
+                    loop.call_soon(task.cancel)
+
+            async def stepped(told: Any = told) -> Turn | None:
+                turn: Turn | None = await Stepped(take(store, []), told)
+                try:
+                    # A lock that is given back through a cancellation puts it off until here.
+                    await asyncio.sleep(0)
+                except asyncio.CancelledError:
+                    if turn is not None:
+                        await turn.aclose()
+                    raise
+                return turn
+
+            (taken,) = await asyncio.gather(asyncio.ensure_future(stepped()), return_exceptions=True)
+            if not places:
+                assert isinstance(taken, Turn) and at > 2
+                await taken.aclose()
+                break
+            assert isinstance(taken, asyncio.CancelledError)
+            assert await store.load(KEY) is None, (at, places)
+            async with asyncio.timeout(10):
+                # Nobody beats, and nobody holds its lock.
+                await ours(store, [])
+        else:
+            pytest.fail("it has no end")
