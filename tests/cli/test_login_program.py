@@ -157,6 +157,27 @@ async def test_ctrl_c(moment: str, tmp_path: Path) -> None:
         await stage.logs_in()
 
 
+async def test_ctrl_c_again_and_again(tmp_path: Path) -> None:
+    async with AuthFaults() as server:
+        stage = Stage(tmp_path, server)
+        server.set(on={"token": "hold"})
+        with Pty() as pty:
+            before = pty.mode()
+            with stage.at(pty) as running:
+                url = await url_of(pty)
+                await pty.type(await consent(url) + "\n")
+                await server.until(lambda _: bool(server.at("token")))
+                for _ in range(20):
+                    await pty.type("\x03")
+                    await asyncio.sleep(0.01)  # one after another, as fingers do
+                assert await running.ended() in (130, -signal.SIGINT)
+            assert pty.mode() == before
+        assert is_free(redirect_of(url))
+        server.release("token")
+        server.set(on={"token": "ok"})
+        await stage.logs_in()
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
 async def test_a_signal_ends_it(number: signal.Signals, tmp_path: Path) -> None:
     async with AuthFaults() as server:

@@ -182,6 +182,10 @@ async def _login(access: Access, account: Account, name: str, *, force: bool) ->
                 under_way.cancel()
                 with contextlib.suppress(AuthFault, StoreError, TimeoutError):
                     await under_way.outcome.outcome(loop.time() + END_WITHIN)
+    except TimeoutError as fault:
+        raise LoginFailed(
+            "it did not come to an end within all of its bounds", reason="timeout", server=name
+        ) from fault
     except NeedsPerson as fault:
         raise _nobody(name) from fault
     except AuthFault as fault:
