@@ -475,7 +475,8 @@ def _finish(request: AuthorizationRequest, query: str) -> Secret:
 def _whole(pasted: str, request: AuthorizationRequest) -> str | list[tuple[str, str]]:
     """What was pasted: a URL, its query, or the code alone."""
     text = "".join(pasted.split())
-    if "=" in text or "?" in text or "/" in text.partition("://")[2]:
+    # A code may end like Base64 does.
+    if "=" in text.rstrip("=") or "?" in text or "/" in text.partition("://")[2]:
         return text
     if not text:
         raise StrayCallback("nothing was pasted")

@@ -9,12 +9,13 @@ costs nothing, while there is no sign that its server is protected.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 import msgspec
 
@@ -37,6 +38,9 @@ from .worker import Ending
 if TYPE_CHECKING:
     from ..net.client import Net
     from .model import Credential
+    from .prompt import OnLoginUrl
+
+T = TypeVar("T")
 
 __all__ = ["Access", "AuthService", "LoginUnderWay", "ask_of"]
 
@@ -331,15 +335,17 @@ class Access:
         given = (*self._sent, current.access_token, current.refresh_token, current.registration.client_secret)
         return tuple(dict.fromkeys(each.reveal() for each in given if each))
 
-    def log_in(self, bearer: Bearer | None, *, force: bool) -> LoginUnderWay:
+    def log_in(self, bearer: Bearer | None, *, force: bool, ask: OnLoginUrl | None) -> LoginUnderWay:
         """Begin a login that somebody asked for.
 
         Args:
             bearer: what is there, and will do if the server takes it.
             force: log in whatever there is, and whether or not the server wants it.
+            ask: shows this login to a person. Nothing else that uses the account asks anybody by it.
         """
         self.wake()
-        return LoginUnderWay(self._service, self.account, self.subject, bearer, force=force)
+        account = msgspec.structs.replace(self.account, ask=ask)
+        return LoginUnderWay(self._service, account, self.subject, bearer, force=force)
 
     # The end
 
@@ -385,6 +391,8 @@ class LoginUnderWay:
         self._force = force
         self._flow: AccountFlow | None = None
         self._cancelled = False
+        self._wait: asyncio.Timeout | None = None
+        """While a server is asked something that nobody needs to know once the login is not wanted."""
         self.fresh = True
         """False: what there was does."""
         self.proof: Knocked | Literal["open"] = "unknown"
@@ -402,20 +410,38 @@ class LoginUnderWay:
     def _abandon(self) -> None:
         if self._flow is not None:
             self._flow.abandon()
+        if self._wait is not None:
+            self._wait.reschedule(asyncio.get_running_loop().time())
+
+    async def _while_wanted(self, work: Awaitable[T]) -> T:
+        """Raises LoginAbandoned: nobody waits for the login any more."""
+        try:
+            async with asyncio.timeout(None) as wait:
+                self._wait = wait
+                if self._cancelled:
+                    self._abandon()
+                return await work
+        except TimeoutError:
+            if not wait.expired():
+                raise
+            raise LoginAbandoned("nobody waits for the login any more") from None
+        finally:
+            self._wait = None
+
+    async def _challenges(self, flow: AccountFlow) -> tuple[int, tuple[str, ...]]:
+        account = self._account
+        given = {} if account.headers is None else await account.headers()
+        return await challenges_of(flow.http, account.url, given, within=account.within)
 
     async def _obtain(self, store: CredentialStore, known: Credential | None) -> Credential:
-        account = self._account
-        flow = self._flow = self._service.flow_of(account)
-        if self._cancelled:
-            raise LoginAbandoned("nobody waits for the login any more")
-        given = {} if account.headers is None else await account.headers()
-        status, challenges = await challenges_of(flow.http, account.url, given, within=account.within)
+        flow = self._flow = self._service.flow_of(self._account)
+        status, challenges = await self._while_wanted(self._challenges(flow))
         # What an older server says to the question does not matter: it was let in.
         open_ = status < 500 and status not in (401, 403, 407, 408, 429)
         if open_ and not self._force:
             raise NotWanted("the server answers without a login")
         if self._bearer is not None and not self._force:
-            self.proof = await flow.proven(self._bearer.credential)
+            self.proof = await self._while_wanted(flow.proven(self._bearer.credential))
             if self.proof == "taken":
                 self.fresh = False
                 return self._bearer.credential
@@ -423,7 +449,11 @@ class LoginUnderWay:
             raise NeedsPerson(Gone("the server does not take the login there is"))
         fresh = await flow.obtain(store, Ask(challenges), known)
         self.unsaved = flow.unsaved
-        self.proof = "open" if open_ else await flow.proven(fresh)
+        if open_:
+            self.proof = "open"
+        else:
+            with contextlib.suppress(LoginAbandoned):  # it is stored, and so it is in use, whoever waits
+                self.proof = await self._while_wanted(flow.proven(fresh))
         return fresh
 
 

@@ -120,12 +120,11 @@ async def take_turn(
     seen: Holder | None = None
     since = _now()
     while True:
+        told = "" if seen is None else seen.mark
         try:
             async with store.lock(key, _now() + LOCK_WITHIN) as lease:
                 held = await _read(store, key)
                 if held is not None and held != seen:
-                    if seen is None or seen.mark != held.mark:
-                        waiting(held)
                     seen, since = held, _now()
                 stale = held is not None and (_now() - since > STALE or _is_dead(held))
                 if held is None and seen is not None:
@@ -138,8 +137,10 @@ async def take_turn(
             # A login must not depend on a note.
             _log.warning("whether another login is under way is not known: %s", error)
             return Turn(None, key, Holder("", os.getpid(), "", "", wall()))
+        assert seen is not None
+        if seen.mark != told:
+            waiting(seen)  # not in the lock, as it is somebody else's code
         if _now() >= until:
-            assert seen is not None
             raise LoginFault(
                 f"{seen.shown} has been at a login to it, and is still", fix="end that one, or wait for it"
             )

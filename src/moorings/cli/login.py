@@ -98,7 +98,8 @@ def verb(
             options.output.message(visible_lines(str(error)))
             code = code or exit_code_of(error)
             continue
-        code = code or results[name].pop("exit_code")
+        ended = results[name].pop("exit_code")
+        code = code or ended
     if options.output.as_json:
         options.output.document({"file": config.file, "servers": results})
     return code

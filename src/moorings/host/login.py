@@ -99,7 +99,7 @@ async def login(
         force: log in though there is a login that works, or though the server answers without one.
         credentials: as a host takes them: where it is stored, and whose it is.
         state_dir: as a host takes it.
-        on_waiting: told who else is at a login to this server, and is waited for.
+        on_waiting: told who else is at a login to this server, and is waited for; on the caller's loop.
 
     Raises:
         LoginFailed: there is no login that counts; ``reason`` says why.
@@ -120,9 +120,12 @@ async def login(
         assert shows is not None
         return asking.run(lambda: shows(prompt), limit=settings.timeout, name=f"login to {name}")
 
+    loop = asyncio.get_running_loop()
+
     def waiting(holder: Holder) -> None:
         if on_waiting is not None:
-            on_waiting(holder.shown)
+            with contextlib.suppress(RuntimeError):  # the loop is closed, and nobody waits
+                loop.call_soon_threadsafe(on_waiting, holder.shown)
 
     account = Account(
         url=server.url,
@@ -131,7 +134,6 @@ async def login(
         name=name,
         net=net_settings(server),
         within=server.bounds.auth,
-        ask=None if shows is None else ask,
         check=True,
         waiting=waiting,
         headers=headers.get,
@@ -139,24 +141,30 @@ async def login(
     )
     access = service_for(where, folder).access(account)
     try:
-        return await _login(access, name, force=force)
+        return await _login(access, None if shows is None else ask, name, force=force)
     finally:
-        await owner.aclose()
-        await headers.aclose()
-        await access.aclose()
+        # Each of them, however often it is cancelled meanwhile.
+        try:
+            await owner.aclose()
+        finally:
+            try:
+                await headers.aclose()
+            finally:
+                await access.aclose()
 
 
-async def _login(access: Access, name: str, *, force: bool) -> LoginResult:
+async def _login(access: Access, ask: OnLoginUrl | None, name: str, *, force: bool) -> LoginResult:
     loop = asyncio.get_running_loop()
     bearer: Bearer | None = None
     try:
         if not force:
             with contextlib.suppress(AuthFault, TimeoutError):
                 access.wake()
+                # Nobody is asked by this: one person has one login, which is the one below.
                 bearer = await access.bearer(loop.time() + access.account.within)
-        if not access.able and (bearer is None or force):
+        if ask is None and not access.able and (bearer is None or force):
             raise _nobody(name)
-        under_way = access.log_in(bearer, force=force)
+        under_way = access.log_in(bearer, force=force, ask=ask)
         try:
             # Each of its steps has a bound: the turn, the person, and what is said to servers.
             limit = 3 * access.account.settings.timeout + 10 * access.account.within

@@ -1,0 +1,239 @@
+"""What once broke a login, or broke by one: each of these failed before it was mended."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qsl, urlsplit
+
+import pytest
+
+from moorings import AuthSettings, Bounds, LoginFailed, LoginPrompt
+from moorings.store.credentials import StoreError
+from moorings.store.files import FileStore
+from tests.auth.host_kit import files, holding, outcome, run_out, spec, stored
+from tests.auth.login_kit import Someone, browse, log_in
+from tests.faults.auth_server import AuthFaults, consent
+
+
+async def dead_login(server: AuthFaults, folder: Path) -> None:
+    """A login whose tokens are all over."""
+    await log_in(server, folder, on_login_url=Someone())
+    await run_out(folder)
+    for family in server.families:
+        server.end(family)
+
+
+async def new_client(folder: Path) -> None:
+    """The next login registers anew."""
+    store = FileStore(folder)
+    try:
+        for each in await store.keys():
+            if each.about.get("kind") == "registration":
+                async with store.lock(each.key, asyncio.get_running_loop().time() + 10) as lease:
+                    await store.remove(each.key, lease)
+    finally:
+        await store.aclose()
+
+
+# --- one login is one question --------------------------------------------------------------------------------------
+
+
+async def test_who_refuses_is_not_asked_again_as_the_old_login_was_dead(tmp_path: Path) -> None:
+    async with AuthFaults() as server:
+        await dead_login(server, tmp_path)
+        server.set(deny="access_denied")
+        someone = Someone()
+        with pytest.raises(LoginFailed) as failed:
+            await log_in(server, tmp_path, on_login_url=someone)
+        assert failed.value.reason == "denied" and len(someone.prompts) == 1
+
+
+async def test_who_takes_their_time_is_not_waited_for_as_if_they_were_another(tmp_path: Path) -> None:
+    """The old login is dead, and a person takes longer than servers may."""
+    waited: list[str] = []
+    late = asyncio.Event()
+
+    async def act(prompt: LoginPrompt) -> str | None:
+        asyncio.get_running_loop().call_later(1.0, late.set)
+        await late.wait()
+        someone.open(browse(prompt.url))
+        return None
+
+    async with AuthFaults() as server:
+        await dead_login(server, tmp_path)
+        someone = Someone(act)
+        quick = spec(server, bounds=Bounds(auth=0.5))
+        assert (await log_in(quick, tmp_path, on_login_url=someone, on_waiting=waited.append)).fresh
+        assert len(someone.prompts) == 1 and not waited
+
+
+async def test_a_host_beside_it_asks_nobody_by_it(tmp_path: Path) -> None:
+    """A host without anybody to ask, in the process of a login: its calls need a login, and go on after it."""
+    hosts: list[Any] = []
+
+    async def act(prompt: LoginPrompt) -> str | None:
+        hosts.append(await outcome(host))
+        someone.open(browse(prompt.url))
+        return None
+
+    async with AuthFaults() as server:
+        await log_in(server, tmp_path, on_login_url=Someone())
+        async with holding({"s": spec(server)}, files(tmp_path)) as (host, _):
+            assert await outcome(host) == "x"
+            for family in server.families:
+                server.end(family)
+            server.expire()
+            someone = Someone(act)
+            assert (await log_in(server, tmp_path, on_login_url=someone, force=True)).fresh
+            assert getattr(hosts[0], "code", "") == "MOOR_NEEDS_LOGIN", hosts
+            assert len(someone.prompts) == 1
+            assert (await host.wait_ready(20)).all_ready
+            assert await outcome(host) == "x"
+
+
+# --- cancelled is over ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("force", [False, True], ids=["", "force"])
+async def test_cancelled_while_the_server_says_nothing(force: bool, tmp_path: Path) -> None:
+    async with AuthFaults(on={"server/discover": "hold"}) as server:
+        task = asyncio.ensure_future(log_in(server, tmp_path, on_login_url=Someone(), force=force))
+        await server.until(lambda _: server.of("server/discover"))
+        began = asyncio.get_running_loop().time()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert asyncio.get_running_loop().time() - began < 4.0
+        server.release("server/discover")
+        # Nothing goes on behind it: the next one is the first that registers.
+        assert (await log_in(server, tmp_path, on_login_url=Someone())).fresh
+        assert len(server.at("register")) == 1
+
+
+async def test_cancelled_at_the_proof_it_is_stored_and_over(tmp_path: Path) -> None:
+    async with AuthFaults(on={"server/discover": ["ok", "ok", "hold"]}) as server:
+        task = asyncio.ensure_future(log_in(server, tmp_path, on_login_url=Someone()))
+        await server.until(lambda _: len(server.of("server/discover")) == 3)
+        began = asyncio.get_running_loop().time()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert asyncio.get_running_loop().time() - began < 4.0
+        server.release("server/discover")
+        assert not (await log_in(server, tmp_path, on_login_url=Someone())).fresh
+
+
+async def test_cancelled_again_and_again(tmp_path: Path) -> None:
+    async def slow_to_go(prompt: LoginPrompt) -> str | None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await asyncio.sleep(0.1)
+        return None
+
+    async with AuthFaults() as server:
+        someone = Someone(slow_to_go)
+        task = asyncio.ensure_future(log_in(server, tmp_path, on_login_url=someone))
+        await someone.shown.wait()
+        while not task.done():
+            task.cancel()
+            await asyncio.sleep(0)
+        assert task.cancelled()
+        # The leak gate sees that nothing of it is left; and the next one does not wait for it.
+        async with asyncio.timeout(10):
+            assert (await log_in(server, tmp_path, on_login_url=Someone())).fresh
+
+
+# --- somebody else's code --------------------------------------------------------------------------------------------
+
+
+async def test_who_is_told_of_the_wait_can_break_nothing(tmp_path: Path) -> None:
+    go_on = asyncio.Event()
+    threads: list[threading.Thread] = []
+    told = asyncio.Event()
+    problems: list[Any] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: problems.append(context["exception"]))
+
+    async def act(prompt: LoginPrompt) -> str | None:
+        await go_on.wait()
+        someone.open(browse(prompt.url))
+        return None
+
+    def waiting(who: str) -> None:
+        threads.append(threading.current_thread())
+        told.set()
+        raise ValueError(who)
+
+    async with AuthFaults() as server:
+        someone = Someone(act)
+        first = asyncio.ensure_future(log_in(server, tmp_path, on_login_url=someone))
+        await someone.shown.wait()
+        second = asyncio.ensure_future(log_in(server, tmp_path, on_login_url=someone, on_waiting=waiting))
+        async with asyncio.timeout(20):
+            await told.wait()
+        go_on.set()
+        await asyncio.gather(first, second)
+        assert threads == [threading.current_thread()] and len(someone.prompts) == 1
+        assert [type(each) for each in problems] == [ValueError]
+
+
+@pytest.mark.parametrize("ending", ["=", "==", "/4+x", "."])
+async def test_a_code_alone_may_end_in_any_way(ending: str, tmp_path: Path) -> None:
+    async def paste(prompt: LoginPrompt) -> str | None:
+        return dict(parse_qsl(urlsplit(await consent(prompt.url)).query))["code"]
+
+    metadata = {"authorization_response_iss_parameter_supported": None}
+    async with AuthFaults(metadata=metadata, iss=None) as server:
+        made = server.fresh
+        server.fresh = lambda kind: made(kind) + (ending if kind == "code" else "")  # type: ignore[method-assign]
+        someone = Someone(paste)
+        assert (await log_in(server, tmp_path, on_login_url=someone)).fresh
+        assert len(someone.prompts) == 1
+
+
+# --- what is stored ------------------------------------------------------------------------------------------------
+
+
+async def test_a_login_with_another_client_counts_before_it_is_proven(tmp_path: Path) -> None:
+    """Its server is slow to prove it; meanwhile the old one, whose place it took, is refused."""
+    async with AuthFaults() as server:
+        await log_in(server, tmp_path, on_login_url=Someone())
+        old = (await stored(tmp_path))[0]
+        await new_client(tmp_path)
+        async with holding({"s": spec(server)}, files(tmp_path)) as (host, _):
+            assert await outcome(host) == "x"
+            before = len(server.of("server/discover"))
+            server.set(on={"server/discover": ["ok", "ok", "hold"]})
+            task = asyncio.ensure_future(log_in(server, tmp_path, on_login_url=Someone(), force=True))
+            await server.until(lambda _: len(server.of("server/discover")) == before + 3)
+            assert (await stored(tmp_path))[0].key != old.key
+            server.access.pop(old.access_token.reveal())
+            assert await outcome(host) == "x"
+            server.release("server/discover")
+            await task
+
+
+async def test_an_old_login_that_cannot_be_removed_does_not_make_a_failure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fails(self: FileStore, key: str, lease: object) -> None:
+        if key == old.key.digest():
+            raise StoreError("no", store="a store")
+        await remove(self, key, lease)  # type: ignore[arg-type]
+
+    async with AuthFaults() as server:
+        await log_in(server, tmp_path, on_login_url=Someone())
+        old = (await stored(tmp_path))[0]
+        await new_client(tmp_path)
+        remove: Callable[..., Any] = FileStore.remove
+        monkeypatch.setattr(FileStore, "remove", fails)
+        result = await log_in(server, tmp_path, on_login_url=Someone(), force=True)
+        assert result.client_id != old.key.client_id
+        # It is the one that is found.
+        assert not (await log_in(server, tmp_path, on_login_url=Someone())).fresh
+        again = await log_in(spec(server, AuthSettings()), tmp_path)
+        assert again.client_id == result.client_id
