@@ -161,13 +161,14 @@ class Attackers:
 
     async def flood(self) -> None:
         """Many at once that say nothing."""
-        opened = await asyncio.gather(
-            *(asyncio.open_connection(self.host, self.port) for _ in range(16)), return_exceptions=True
-        )
-        await asyncio.sleep(0.01)
-        for each in opened:
-            if not isinstance(each, BaseException):
-                each[1].transport.abort()
+        await asyncio.gather(*(self.silent() for _ in range(16)), return_exceptions=True)
+
+    async def silent(self) -> None:
+        _, writer = await asyncio.open_connection(self.host, self.port)
+        try:
+            await asyncio.sleep(0.01)
+        finally:
+            writer.transport.abort()
 
     async def great_heads(self) -> None:
         await self.say(f"GET {self.path}?x HTTP/1.1\r\nCookie: ".encode() + b"c" * 200_000, within=1.0)

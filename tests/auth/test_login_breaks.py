@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
+import msgspec
 import pytest
 
 from moorings import AuthSettings, Bounds, LoginFailed, LoginPrompt
@@ -237,3 +238,85 @@ async def test_an_old_login_that_cannot_be_removed_does_not_make_a_failure(
         assert not (await log_in(server, tmp_path, on_login_url=Someone())).fresh
         again = await log_in(spec(server, AuthSettings()), tmp_path)
         assert again.client_id == result.client_id
+
+
+# --- what servers say -----------------------------------------------------------------------------------------------
+
+
+async def test_a_server_that_leads_on_within_its_origin_is_logged_in_to(tmp_path: Path) -> None:
+    """As a connection follows it there, too: ``/mcp`` to ``/mcp/`` is usual."""
+    async with AuthFaults() as server:
+        answer = server.answer
+
+        async def leads_on(exchange: Any) -> None:
+            if urlsplit(exchange.seen.path).path == "/short":
+                exchange.body(307, b"", None, Location="/mcp")
+            else:
+                await answer(exchange)
+
+        server.answer = leads_on  # type: ignore[method-assign]
+        settings = AuthSettings(accept_resource=server.resource)
+        short = msgspec.structs.replace(spec(server, settings), url=f"{server.origin}/short")
+        assert (await log_in(short, tmp_path, on_login_url=Someone())).fresh
+        async with holding({"s": short}, files(tmp_path)) as (host, _):
+            assert await outcome(host) == "x"
+
+
+@pytest.mark.parametrize("status", [302, 303])
+async def test_f12_10_a_page_to_log_in_at_is_no_proof(status: int, tmp_path: Path) -> None:
+    """Something in between sends everybody there, with a token and without."""
+    async with AuthFaults(on={"server/discover": f"status:{status}"}) as server:
+        with pytest.raises(LoginFailed) as failed:
+            await log_in(server, tmp_path, on_login_url=Someone())
+        assert failed.value.reason == "unproven"
+
+
+async def shown(server: AuthFaults, folder: Path, **options: Any) -> tuple[str, list[LoginPrompt]]:
+    """The failure of a login, and what a person was shown."""
+    someone = Someone()
+    with pytest.raises(LoginFailed) as failed:
+        await log_in(server, folder, on_login_url=someone, **options)
+    return str(failed.value), someone.prompts
+
+
+LONG = "https://as.example/" + "a" * 100_000
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"user_code": "A" * 1000}, "nobody can type"),
+        ({"user_code": "AB\x1b[2J"}, "nobody can type"),
+        ({"user_code": "AB\r\nCD"}, "nobody can type"),
+        ({"verification_uri": LONG}, "which no browser takes"),
+        ({"verification_uri": "javascript:alert(1)"}, "address to type the code at has the scheme"),
+        ({"verification_uri": "http://as.example/"}, "is not https"),
+    ],
+)
+async def test_what_a_person_cannot_type_or_open_is_not_shown(
+    fields: dict[str, str], said: str, tmp_path: Path
+) -> None:
+    async with AuthFaults(on={"device": f"json_status:200:{device_answer(**fields)}"}) as server:
+        text, prompts = await shown(server, tmp_path, flow="device")
+        assert said in text and not prompts and len(text) < 1000
+
+
+def device_answer(**fields: str) -> str:
+    usual = {"device_code": "d", "user_code": "AB-CD", "verification_uri": "https://as.example/"}
+    return msgspec.json.encode({**usual, **fields}).decode()
+
+
+async def test_a_url_that_no_browser_takes_is_not_shown(tmp_path: Path) -> None:
+    async with AuthFaults(metadata={"authorization_endpoint": LONG}) as server:
+        text, prompts = await shown(server, tmp_path)
+        assert "which no browser takes" in text and not prompts
+    async with AuthFaults(prm_fields={"scopes_supported": [f"{'s' * 500}{n}" for n in range(100)]}) as server:
+        text, prompts = await shown(server, tmp_path)
+        assert "auth.scopes" in text and not prompts
+
+
+@pytest.mark.parametrize("client_id", ["c" * 10_000, "c\x1b[31m", "c\r\nX: y"])
+async def test_a_client_id_that_is_none(client_id: str, tmp_path: Path) -> None:
+    async with AuthFaults(register_fields={"client_id": client_id}) as server:
+        text, prompts = await shown(server, tmp_path)
+        assert "client id that cannot be used" in text and not prompts

@@ -171,8 +171,11 @@ class AuthHttp:
     async def knock(
         self, url: str, headers: Mapping[str, str], body: bytes, *, within: float
     ) -> tuple[int, Mapping[str, str]]:
-        """Ask the MCP server itself something, and read the head of its answer alone: status and headers."""
-        return await self._exchange(self._server, "POST", url, headers, body, within, "none", _head)
+        """Ask the MCP server itself something, and read the head of its answer alone: status and headers.
+
+        It is followed where a connection follows it, too: within its origin.
+        """
+        return await self._exchange(self._server, "POST", url, headers, body, within, "same-origin", _head)
 
     async def delete(
         self, url: str, headers: Mapping[str, str] | None = None, *, within: float

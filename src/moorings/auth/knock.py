@@ -18,7 +18,7 @@ from .challenge import parse_challenges
 from .dpop import Prover
 from .http import AuthHttp, AuthNetError
 
-__all__ = ["Knocked", "challenges_of", "knock"]
+__all__ = ["Knocked", "challenges_of", "is_let_in", "knock"]
 
 METHOD = "server/discover"
 
@@ -52,8 +52,14 @@ async def knock(
             # Without a challenge it may be something in between that wants something else.
             schemes = {each.scheme for each in parse_challenges(_all(answer))}
             return "refused" if schemes & {"bearer", "dpop"} or token is None else "unknown"
-        return "taken" if status < 500 and status not in (403, 407, 429) else "unknown"
+        return "taken" if is_let_in(status) else "unknown"
     return "unknown"
+
+
+def is_let_in(status: int) -> bool:
+    """Whether this is the answer of the server itself to a request that it let in. What an older server says to the
+    question does not matter; a redirect is that of something in between, to a page where people log in."""
+    return not 300 <= status <= 399 and status < 500 and status not in (401, 403, 407, 408, 429)
 
 
 async def challenges_of(

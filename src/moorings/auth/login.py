@@ -20,7 +20,7 @@ from .._tasks import TaskOwner
 from .._urls import shown_url
 from ..store.credentials import CredentialStore, StoreError
 from . import grants
-from .authorization import AuthorizationRequest, check_browser_url, push
+from .authorization import MOST_URL, AuthorizationRequest, check_browser_url, push
 from .broker import Ask, stored_for
 from .discovery import Discovered
 from .dpop import Prover
@@ -290,6 +290,11 @@ class LoginAttempt:
         )
         if found.metadata.require_pushed_authorization_requests:
             request = await push(flow.http, found.metadata, registration, request, flow.deadline())
+        if len(request.url) > MOST_URL:
+            raise LoginFault(
+                f"the URL of the login has {len(request.url):,} characters, which no browser takes",
+                fix="set auth.scopes to those that are needed" if scopes else None,
+            )
         if landing.seat is not None:
             landing.seat.expect(request.state, self._account.name or shown_url(self._account.url))
         self._to(LoginState.SHOWN)
@@ -330,7 +335,7 @@ class LoginAttempt:
             resource=found.resource_param,
             deadline=flow.deadline(),
         )
-        check_browser_url(device.verification_uri)
+        check_browser_url(device.verification_uri, "address to type the code at")
         complete = device.verification_uri_complete
         try:
             check_browser_url(complete)

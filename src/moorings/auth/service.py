@@ -29,7 +29,7 @@ from .dpop import Nonces, Prover
 from .faults import LoginAbandoned, NeedsPerson, NotWanted
 from .flows import Account, AccountFlow
 from .http import AuthHttp, on_this_machine
-from .knock import Knocked, challenges_of
+from .knock import Knocked, challenges_of, is_let_in
 from .model import ALONE
 from .renewal import Gone, Postponed
 from .scopes import parse_scope
@@ -436,8 +436,7 @@ class LoginUnderWay:
     async def _obtain(self, store: CredentialStore, known: Credential | None) -> Credential:
         flow = self._flow = self._service.flow_of(self._account)
         status, challenges = await self._while_wanted(self._challenges(flow))
-        # What an older server says to the question does not matter: it was let in.
-        open_ = status < 500 and status not in (401, 403, 407, 408, 429)
+        open_ = is_let_in(status)
         if open_ and not self._force:
             raise NotWanted("the server answers without a login")
         if self._bearer is not None and not self._force:
