@@ -96,6 +96,21 @@ async def test_a_host_beside_it_asks_nobody_by_it(tmp_path: Path) -> None:
             assert await outcome(host) == "x"
 
 
+async def test_f12_5_who_began_before_another_was_done_adopts_what_it_brought(tmp_path: Path) -> None:
+    """Its turn comes when the other has ended: nobody waits then, and nobody is asked either."""
+    async with AuthFaults() as server:
+        someone, nobody = Someone(), Someone()
+        server.set(on={"server/discover": ["hold", "ok"]})
+        late = asyncio.ensure_future(log_in(server, tmp_path, on_login_url=nobody))
+        await server.until(lambda _: server.of("server/discover"))
+        assert (await log_in(server, tmp_path, on_login_url=someone)).fresh
+        server.release("server/discover")
+        assert (await late).client_id and not nobody.prompts and len(someone.prompts) == 1
+        # But who asks for a new one gets it.
+        assert (await log_in(server, tmp_path, on_login_url=nobody, force=True)).fresh
+        assert len(nobody.prompts) == 1
+
+
 # --- cancelled is over ------------------------------------------------------------------------------------------------
 
 

@@ -216,7 +216,7 @@ class AccountFlow:
         proof = await self._proof()
         async with store.lock(key.digest(), asyncio.get_running_loop().time() + LOCK_WITHIN) as lease:
             stored = await load(store, key.digest())
-            if stored is not None and self._helps(stored, ask, known):
+            if stored is not None and self.helps(stored, ask, known):
                 return stored
             now = self.wall()
             tokens = await self._without_person(
@@ -257,7 +257,8 @@ class AccountFlow:
             prover=prover,
         )
 
-    def _helps(self, stored: Credential, ask: Ask, known: Credential | None) -> bool:
+    def helps(self, stored: Credential, ask: Ask, known: Credential | None) -> bool:
+        """Whether what is stored does for what was asked for, and came after what is known."""
         return (
             (known is None or stored.version > known.version)
             and usable(stored, self.wall(), 0.0)

@@ -151,6 +151,10 @@ class LoginAttempt:
                 self._to(LoginState.ADOPTED)
                 return await self._adopted(store, known)
             try:
+                there = await self._there(store, ask, known)
+                if there is not None:
+                    self._to(LoginState.ADOPTED)
+                    return there
                 self._to(LoginState.PREPARING)
                 return await self._log_in(store, ask, known)
             finally:
@@ -193,6 +197,16 @@ class LoginAttempt:
         if stored is None or stored.state != "good" or stored == known:
             raise LoginFault("the login that was under way elsewhere ended without tokens", fix="log in")
         return stored
+
+    async def _there(self, store: CredentialStore, ask: Ask, known: Credential | None) -> Credential | None:
+        """What another login brought that ended before this one had its turn, and after it was begun."""
+        if ask.anew:
+            return None
+        try:
+            stored, _ = await stored_for(store, self._account.subject, self._flow.wall())
+        except StoreError:
+            return None  # It will say so when something is to be kept.
+        return stored if stored is not None and self._flow.helps(stored, ask, known) else None
 
     # The login
 

@@ -446,7 +446,7 @@ class LoginUnderWay:
                 return self._bearer.credential
         if not flow.able:
             raise NeedsPerson(Gone("the server does not take the login there is"))
-        fresh = await flow.obtain(store, Ask(challenges), known)
+        fresh = await flow.obtain(store, Ask(challenges, anew=self._force), known)
         self.unsaved = flow.unsaved
         if open_:
             self.proof = "open"
