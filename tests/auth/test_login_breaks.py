@@ -13,6 +13,9 @@ import msgspec
 import pytest
 
 from moorings import AuthSettings, Bounds, LoginFailed, LoginPrompt
+from moorings._tasks import TaskOwner
+from moorings.errors import HostClosedError
+from moorings.host.asking import Asking
 from moorings.store.credentials import StoreError
 from moorings.store.files import FileStore
 from tests.auth.host_kit import files, holding, outcome, run_out, spec, stored
@@ -335,3 +338,22 @@ async def test_a_client_id_that_is_none(client_id: str, tmp_path: Path) -> None:
     async with AuthFaults(register_fields={"client_id": client_id}) as server:
         text, prompts = await shown(server, tmp_path)
         assert "client id that cannot be used" in text and not prompts
+
+
+# --- the caller's loop ------------------------------------------------------------------------------------------------
+
+
+async def test_a_loop_that_is_closed_over_what_shows_a_login_ends_it() -> None:
+    """Nothing was cancelled there, and such a loop tells nobody: the person would be waited for in vain."""
+
+    async def made() -> Asking:
+        return Asking(TaskOwner("gone"))
+
+    loop = asyncio.new_event_loop()
+    asking = await asyncio.to_thread(loop.run_until_complete, made())
+    shown = asyncio.ensure_future(asking.run(asyncio.Event().wait, limit=60.0, name="a login"))
+    await asyncio.sleep(0)
+    loop.close()
+    async with asyncio.timeout(10):
+        with pytest.raises(HostClosedError, match="its loop"):
+            await shown

@@ -6,11 +6,8 @@ A server that rotates refresh tokens ends a login whose old one is used again: t
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import os
-import secrets
-import signal
 import sys
 from collections import Counter
 from pathlib import Path
@@ -112,7 +109,8 @@ async def test_everybody_at_once(kind: str, request: pytest.FixtureRequest, tmp_
         told = await asyncio.gather(*(each.communicate() for each in players))
         for each, (out, problems) in zip(players, told, strict=True):
             assert each.returncode == 0, problems.decode()
-            if os.environ.get("STORM_SEED"): print(problems.decode()[-3000:])
+            if os.environ.get("STORM_SEED"):
+                print(problems.decode()[-3000:])
             said.update((what, how) for what, how in map(json.loads, out.decode().splitlines()))
         print("\n".join(f"{count} {what}: {how}" for (what, how), count in sorted(said.items())))
         assert not [each for each in said if each[1].startswith("RAW")], said
