@@ -2,10 +2,11 @@
 PYTHON ?= python3
 ARGS ?=
 DEMO ?= tools/demo.py
+PERSON ?=
 
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all test-newest lint format docs soak bench compare conformance setup clean check-python
+.PHONY: help demo demo-oauth test test-all test-newest lint format docs soak bench compare conformance setup clean check-python
 
 SETUP = $(PYTHON) tools/setup_env.py
 # The environment of the Python that PYTHON names, for example .env/py311
@@ -30,6 +31,10 @@ demo: check-python ## see it work: five real servers held by one host
 	@$(SETUP) demo
 	@test -f $(DEMO) || { echo "make: $(DEMO) is not in this checkout, so there is no demo to run" >&2; exit 1; }
 	@$(VENV)/bin/python $(DEMO)
+
+demo-oauth: check-python ## a server behind a login, from `moor test` to `moor logout`; PERSON=me: it is you who logs in
+	@$(SETUP) demo-oauth
+	@$(VENV)/bin/python tools/demo_oauth.py "$(PERSON)"
 
 test: check-python ## the test suite on this Python
 	@$(SETUP) test

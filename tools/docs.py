@@ -3,9 +3,9 @@
     python tools/docs.py            writes them
     python tools/docs.py --check    only says which are out of date, and ends with 1 if any is
 
-What is made: the diagram of a server's life, the keys of a server in a file, the tables of bounds, the tree and table
-of errors, the exit codes of `moor`, the environment that a server gets, the table of the bench, and which test shows
-which fault of the field. A test holds that they are current.
+What is made: the diagrams of a server's life and of a login's, the keys of a server in a file, the tables of bounds,
+the tree and table of errors, the exit codes of `moor`, the environment that a server gets, the table of the bench, and
+which test shows which fault of the field. A test holds that they are current.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from pathlib import Path
 import msgspec
 
 from moorings import errors
+from moorings.auth import login
 from moorings.cli import exit_codes
 from moorings.config import auth_spec, credential_spec, http_spec, keys, spec
 from moorings.config.bounds import BOUNDS
@@ -80,6 +81,29 @@ def state_meanings() -> str:
     """Each state with its sentence."""
     said = attribute_docs(states, "State")
     rows = [f"| `{states.State[name].value}` | {text} |" for name, text in said.items()]
+    return "\n".join(["| state | meaning |", "|---|---|", *rows, ""])
+
+
+def login_life() -> str:
+    """The transition table of a login as a diagram. What ends it early is reached from everywhere, and drawn once."""
+    ways = [frozenset(after) for after in login.TABLE.values() if after]
+    early = frozenset.intersection(*ways)
+    lines = ["stateDiagram-v2", f'    state "{", ".join(sorted(each.value for each in early))}" as early']
+    lines.append(f"    [*] --> {next(iter(login.TABLE)).value}")
+    for state, after in login.TABLE.items():
+        if state not in early:
+            lines += [
+                f"    {state.value} --> {each.value}" for each in login.LoginState if each in after - early
+            ]
+            lines.append(f"    {state.value} --> {'early' if after else '[*]'}")
+    lines.append("    early --> [*]")
+    return "```mermaid\n" + "\n".join(lines) + "\n```\n"
+
+
+def login_states() -> str:
+    """Each state of a login with its sentence, where its name does not say it."""
+    said = attribute_docs(login, "LoginState")
+    rows = [f"| `{login.LoginState[name].value}` | {text} |" for name, text in said.items()]
     return "\n".join(["| state | meaning |", "|---|---|", *rows, ""])
 
 
@@ -294,6 +318,8 @@ PARTS = {
     "bench": bench,
     "life": life,
     "states": state_meanings,
+    "login-life": login_life,
+    "login-states": login_states,
     "bounds": bounds,
     "host-bounds": host_bounds,
     "life-bounds": life_bounds,

@@ -6,6 +6,7 @@ this file runs before anything is installed. It writes `.env/servers.json`, in w
 server's command by name.
 
     python3 tools/setup_env.py demo           the package, and the few servers the demo talks to
+    python3 tools/setup_env.py demo-oauth     the package, and what stands behind a login in `make demo-oauth`
     python3 tools/setup_env.py dev            the package with all tools, no servers
     python3 tools/setup_env.py test           the package with all tools, and all servers
     python3 tools/setup_env.py compare        the package with all tools, and the clients of `make compare`
@@ -124,6 +125,7 @@ for _version, _old in ERAS.items():
     SERVERS[f"era-{_version}"] = Pypi(f"mcp-{_version}", _requires, ("python", ERA_SERVER))
 
 DEMO = ("everything", "filesystem", "memory", "time", "git")
+DEMO_OAUTH = ("oidc-provider", "era-2.3.0")
 
 # The other clients that `make compare` drives: each in an environment `.env/compare-<name>` of its own, pinned by
 # `tools/peers/<name>.txt`. `make bench` drives some of them.
@@ -473,7 +475,7 @@ def main(argv: list[str]) -> int:
     if command == "pythons":
         print(*(f"{version}={path}" for version, path in pythons().items()), sep="\n")
         return 0
-    if command not in ("demo", "dev", "test", "compare", "bench", "repin"):
+    if command not in ("demo", "demo-oauth", "dev", "test", "compare", "bench", "repin"):
         print(__doc__, file=sys.stderr)
         return 2
     with one_at_a_time():
@@ -482,14 +484,15 @@ def main(argv: list[str]) -> int:
             for name in argv[1:]:
                 repin(name)
             return 0
-        install_package("demo" if command == "demo" else "dev")
+        demos = {"demo": DEMO, "demo-oauth": DEMO_OAUTH}
+        install_package("demo" if command in demos else "dev")
         if command in ("compare", "bench"):
             for name in PEERS if command == "compare" else BENCH_PEERS:
                 install_peer(name)
             if command == "bench":
                 install_bench()
         elif command != "dev":
-            install_servers(list(DEMO if command == "demo" else SERVERS))
+            install_servers(list(demos.get(command, SERVERS)))
     return 0
 
 

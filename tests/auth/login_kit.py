@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import Awaitable, Callable, Coroutine
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import parse_qsl, urlsplit
 
 from moorings import CredentialSettings, HttpServer, LoginPrompt, LoginResult, login
 from tests.auth.host_kit import files, spec
 from tests.faults.auth_server import AuthFaults, consent
+
+LOGGED_IN = "<h1>logged in to"
+"""On the page of a login that came to its end, in small letters."""
 
 BROWSER = "Accept: text/html\r\nUser-Agent: a browser\r\n"
 
@@ -47,6 +51,22 @@ async def browse(url: str) -> str:
     return await follow(await consent(url))
 
 
+def is_free(uri: str) -> bool:
+    """Whether the port of a redirect URI can be bound."""
+    parts = urlsplit(uri)
+    with socket.socket() as sock:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            sock.bind((parts.hostname, parts.port))
+        except OSError:
+            return False
+    return True
+
+
+def state_of(prompt: LoginPrompt) -> str:
+    return dict(parse_qsl(urlsplit(prompt.url).query))["state"]
+
+
 class Someone:
     """Shows a login to a person who says yes in a browser of this machine"""
 
@@ -78,9 +98,34 @@ class Someone:
         """What each browser shows at the end."""
         return [await each for each in self._browsers]
 
+    def leave(self) -> None:
+        """Close the browsers."""
+        for each in self._browsers:
+            each.cancel()
+
+    async def gone(self) -> None:
+        """Wait for its browsers, whatever they are shown: nobody answers them when a login was ended."""
+        await asyncio.gather(*self._browsers, return_exceptions=True)
+
     async def page(self) -> str:
         """What the browser shows at the end, in small letters."""
         return (await self._browsers[-1]).lower()
+
+
+async def paste(prompt: LoginPrompt) -> str | None:
+    """Somebody who says yes, and brings the address by hand."""
+    return await consent(prompt.url)
+
+
+async def never(prompt: LoginPrompt) -> str | None:
+    """Somebody who looks at it, and brings nothing."""
+    await asyncio.Event().wait()
+    return None
+
+
+def nobody_else(who: str) -> None:
+    """For ``on_waiting``, where no login may be under way."""
+    raise AssertionError(f"a login is still under way: {who}")
 
 
 async def log_in(

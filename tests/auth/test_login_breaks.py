@@ -146,27 +146,6 @@ async def test_cancelled_at_the_proof_it_is_stored_and_over(tmp_path: Path) -> N
         assert not (await log_in(server, tmp_path, on_login_url=Someone())).fresh
 
 
-async def test_cancelled_again_and_again(tmp_path: Path) -> None:
-    async def slow_to_go(prompt: LoginPrompt) -> str | None:
-        try:
-            await asyncio.Event().wait()
-        finally:
-            await asyncio.sleep(0.1)
-        return None
-
-    async with AuthFaults() as server:
-        someone = Someone(slow_to_go)
-        task = asyncio.ensure_future(log_in(server, tmp_path, on_login_url=someone))
-        await someone.shown.wait()
-        while not task.done():
-            task.cancel()
-            await asyncio.sleep(0)
-        assert task.cancelled()
-        # The leak gate sees that nothing of it is left; and the next one does not wait for it.
-        async with asyncio.timeout(10):
-            assert (await log_in(server, tmp_path, on_login_url=Someone())).fresh
-
-
 # --- somebody else's code --------------------------------------------------------------------------------------------
 
 

@@ -68,7 +68,9 @@ async def act(what, number):
 
 async def main():
     for number in range(int(rounds)):
-        what = chance.choice(["login", "login", "force", "logout", "refresh", "call", "read", "both", "cancel", "carry"])
+        what = chance.choice(
+            ["login", "login", "force", "logout", "refresh", "call", "read", "both", "cancel", "carry"]
+        )
         try:
             async with asyncio.timeout(120):
                 await act(what, number)

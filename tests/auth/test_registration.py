@@ -149,6 +149,15 @@ async def test_what_a_registration_asks_for() -> None:
     }
 
 
+async def test_f12_12_what_a_registration_asks_for_that_comes_back_nowhere() -> None:
+    http = Canned(in_json({"client_id": "new"}, 201))
+    metadata = msgspec.structs.replace(OPEN, device_authorization_endpoint="https://as.example/device")
+    await register(http, metadata, Settings(), "", soon())
+    body = http.asked[0][1]
+    assert "redirect_uris" not in body and body["response_types"] == []
+    assert body["grant_types"] == ["urn:ietf:params:oauth:grant-type:device_code", "refresh_token"]
+
+
 @pytest.mark.parametrize(
     ("taken", "wish", "key", "asked"),
     [

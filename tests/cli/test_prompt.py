@@ -117,9 +117,25 @@ async def test_a_device_login_shows_code_and_both_addresses() -> None:
     assert "https://as.example/device" in lines
     assert "https://as.example/device?user_code=WDJB-MJHT" in lines
     assert not [line for line in lines if "█" in line]  # no terminal
-    lines = (await said(changed(DEVICE, complete_url=""))).splitlines()
-    assert "    \x1b[1mWDJB-MJHT\x1b[0m" in lines
-    assert "    WDJB-MJHT" in (await said(DEVICE, NOWHERE | {"NO_COLOR": "1"})).splitlines()
+
+
+@pytest.mark.parametrize(
+    ("environ", "shown"),
+    [({}, "\x1b[1mWDJB-MJHT\x1b[0m"), ({"NO_COLOR": "1"}, "WDJB-MJHT"), ({"TERM": "dumb"}, "WDJB-MJHT")],
+)
+async def test_the_code_of_a_device_login_stands_out_at_a_terminal(
+    environ: dict[str, str], shown: str
+) -> None:
+    with Pty() as pty:
+        await terminal(
+            changed(DEVICE, complete_url=""),
+            stdin=io.StringIO(),
+            stderr=pty.stream(),
+            environ=NOWHERE | environ,
+        )
+        await pty.shows(f"    {shown}\r\n")
+    # A log has no use for it.
+    assert "    WDJB-MJHT\n" in await said(changed(DEVICE, complete_url=""), NOWHERE | environ)
 
 
 @pytest.mark.parametrize(

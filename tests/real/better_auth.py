@@ -32,7 +32,7 @@ def better_auth(
         pytest.skip(f"{NAME} is not installed here: run `make setup`")
     port = free_port() if port is None else port
     command = [*real_server(NAME), str(port), json.dumps(options)]
-    with started(NAME, command, port, folder):
-        yield Provider(port, options.get("path", "/api/auth"))
+    with started(NAME, command, port, folder) as process:
+        yield Provider(port, options.get("path", "/api/auth"), process=process)
     printed = (folder / f"{NAME}.out").read_text(errors="replace")
     assert not printed, printed

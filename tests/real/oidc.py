@@ -11,6 +11,7 @@ from __future__ import annotations
 import http.client
 import json
 import re
+import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -34,6 +35,7 @@ class Provider:
     path: str
     resource_port: int | None = None
     """Where what it protects is, if that is another port."""
+    process: subprocess.Popen[bytes] | None = None
 
     @property
     def origin(self) -> str:
@@ -48,6 +50,12 @@ class Provider:
     def resource(self) -> str:
         """What it protects."""
         return f"http://127.0.0.1:{self.resource_port or self.port}/rs"
+
+    def kill(self) -> None:
+        """It dies, and forgets all."""
+        assert self.process is not None
+        self.process.kill()
+        self.process.wait()
 
     def metadata(self) -> Any:
         """Its document, as it is."""
@@ -82,8 +90,8 @@ def oidc_provider(
     if apart:
         options["resourcePort"] = free_port()
     command = [*real_server("oidc-provider"), str(port), json.dumps(options)]
-    with started("oidc-provider", command, port, folder):
-        yield Provider(port, options.get("path", ""), options.get("resourcePort"))
+    with started("oidc-provider", command, port, folder) as process:
+        yield Provider(port, options.get("path", ""), options.get("resourcePort"), process)
     printed = (folder / "oidc-provider.out").read_text(errors="replace")
     assert not printed, printed
 

@@ -290,7 +290,7 @@ async def test_f12_12_a_device_login_that_is_told_to_slow_down(better_auth_with:
     with better_auth_with() as provider:
         metadata = metadata_of(provider)
         async with plain_http() as http:
-            client = await register(http, metadata, Settings(), REDIRECT, soon())
+            client = await register(http, metadata, Settings(), "", soon())
             device = await grants.device_begin(
                 http,
                 metadata,

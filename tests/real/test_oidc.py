@@ -297,7 +297,7 @@ async def test_f12_12_a_device_login(provider_with: Any) -> None:
     with provider_with() as provider:
         metadata = metadata_of(provider)
         async with plain_http() as http:
-            client = await register(http, metadata, Settings(), REDIRECT, soon())
+            client = await register(http, metadata, Settings(), "", soon())
             device = await grants.device_begin(
                 http, metadata, client, scopes=("openid", "offline_access"), resource=None, deadline=soon()
             )

@@ -24,7 +24,7 @@ from .authorization import is_for
 from .callback_port import CLOSE_WITHIN, HEAD_WITHIN, MOST, Limits, Port
 from .callback_sockets import PortTaken, open_sockets
 from .faults import LoginAbandoned, LoginFault
-from .pages import failed_page, succeeded_page
+from .pages import failed_page, succeeded_page, waiting_page
 
 __all__ = ["Listeners", "PortTaken", "Seat"]
 
@@ -181,6 +181,11 @@ class Seat:
             self._arrived.set()
         self._is_page_due = True
         self._look()
+
+    @property
+    def waiting_page(self) -> str:
+        """What is shown until the outcome is known; empty if it is."""
+        return "" if self._told.is_set() else waiting_page(self._server)
 
     async def page(self) -> str:
         """What is shown, as soon as it is known."""

@@ -13,7 +13,17 @@ from msgspec import Struct
 
 from .._secret import Secret
 
-__all__ = ["MOST_HEAD", "BadHead", "Head", "head_end", "may_be_http", "read_head", "redirect", "respond"]
+__all__ = [
+    "MOST_HEAD",
+    "BadHead",
+    "Head",
+    "begin",
+    "head_end",
+    "may_be_http",
+    "read_head",
+    "redirect",
+    "respond",
+]
 
 MOST_HEAD = 64 * 1024
 """Bytes of a request's head. Browsers send all cookies that other programs set on this host, whatever their port."""
@@ -115,6 +125,11 @@ def respond(status: int, page: str = "", *, bodiless: bool = False) -> bytes:
     if status == HTTPStatus.METHOD_NOT_ALLOWED:
         more += "Allow: GET\r\n"
     return _start(status, more) + (b"" if bodiless else body)
+
+
+def begin(page: str) -> bytes:
+    """A response with the first part of a page; the end of the connection is that of the page (RFC 9112 §6.3)."""
+    return _start(200, f"Content-Type: {HTML}\r\n") + page.encode()
 
 
 def redirect(place: str) -> bytes:

@@ -20,9 +20,19 @@ from urllib.parse import unquote
 from msgspec import Struct
 
 from .._tasks import TaskOwner
-from .callback_http import MOST_HEAD, BadHead, Head, head_end, may_be_http, read_head, redirect, respond
+from .callback_http import (
+    MOST_HEAD,
+    BadHead,
+    Head,
+    begin,
+    head_end,
+    may_be_http,
+    read_head,
+    redirect,
+    respond,
+)
 from .callback_sockets import IPV4, IPV6
-from .pages import stray_page
+from .pages import rest_of, stray_page
 
 if TYPE_CHECKING:
     from .callback import Seat
@@ -261,10 +271,23 @@ class Port:
         elif (seat := next((each for each in self.seats if each.page_path == head.path), None)) is not None:
             connection.stage = Stage.WAITING
             with seat.delivering():
-                page = await seat.page()
-                await self._send(connection, respond(200, page), seat)
+                await self._show(connection, seat)
         else:
             await self._answer_callback(connection, head)
+
+    async def _show(self, connection: Connection, seat: Seat) -> None:
+        """The outcome, as soon as it is known.
+
+        Until then a browser has something to show. Without it the page of before stays, where the person clicks once
+        more, or reloads it, and is told of an error by the authorization server while the login goes well. And a second
+        tab would wait for the first one's response, and come when nobody listens any more.
+        """
+        waiting = seat.waiting_page
+        if waiting:
+            async with asyncio.timeout(self._limits.close_within):
+                await self._loop.sock_sendall(connection.sock, begin(waiting))
+        page = await seat.page()
+        await self._send(connection, rest_of(page).encode() if waiting else respond(200, page), seat)
 
     async def _answer_callback(self, connection: Connection, head: Head) -> None:
         seats = [seat for seat in self.seats if unquote(seat.path) == unquote(head.path)]

@@ -70,8 +70,9 @@ class Account(msgspec.Struct, frozen=True):
     """Shows a login to a person, and brings the answer itself: there is no listener then."""
     ask: OnLoginUrl | None = None
     """Shows a login to a person; the answer comes to a listener, or is pasted."""
-    check: bool = False
-    """New tokens are stored only if the server takes them, also where there was no login before."""
+    asked: bool = False
+    """Somebody asked for this very login: its tokens are stored only if the server takes them, also where there was no
+    login before, and if another login that it waited for comes to nothing, it has its turn."""
     waiting: Callable[[Holder], None] = lambda holder: None
     """Told whose login is waited for."""
     headers: Callable[[], Awaitable[Mapping[str, str]]] | None = None

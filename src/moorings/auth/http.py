@@ -169,13 +169,12 @@ class AuthHttp:
         return await self._send(self._reading, "OPTIONS", url, {}, None, within, "none")
 
     async def knock(
-        self, url: str, headers: Mapping[str, str], body: bytes, *, within: float
+        self, url: str, headers: Mapping[str, str], body: bytes | None, *, within: float
     ) -> tuple[int, Mapping[str, str]]:
-        """Ask the MCP server itself something, and read the head of its answer alone: status and headers.
-
-        It is followed where a connection follows it, too: within its origin.
-        """
-        return await self._exchange(self._server, "POST", url, headers, body, within, "same-origin", _head)
+        """Ask the MCP server itself something (GET without a body, else POST), and read the head of its answer alone:
+        status and headers. It is followed where a connection follows it too: within its origin."""
+        method = "GET" if body is None else "POST"
+        return await self._exchange(self._server, method, url, headers, body, within, "same-origin", _head)
 
     async def delete(
         self, url: str, headers: Mapping[str, str] | None = None, *, within: float

@@ -145,19 +145,27 @@ class LoginAttempt:
             self.state = state
 
     async def _run(self, store: CredentialStore, ask: Ask, known: Credential | None) -> Credential:
-        async with self._lives():
-            turn = await self._turn(store)
-            if turn is None:
-                self._to(LoginState.ADOPTED)
-                return await self._adopted(store, known)
-            try:
+        turn: Turn | None = None
+        try:
+            async with self._lives():
+                until = asyncio.get_running_loop().time() + self._account.settings.timeout
+                while (turn := await self._turn(store, until)) is None:
+                    brought = await self._brought_elsewhere(store, known)
+                    if brought is not None:
+                        self._to(LoginState.ADOPTED)
+                        return brought
+                    if not self._account.asked:
+                        raise LoginFault("the login that was under way elsewhere ended without tokens")
+                    # Somebody asked for this one, and whoever was before is gone: it is their turn.
                 there = await self._there(store, ask, known)
                 if there is not None:
                     self._to(LoginState.ADOPTED)
                     return there
                 self._to(LoginState.PREPARING)
                 return await self._log_in(store, ask, known)
-            finally:
+        finally:
+            # Whoever wants the login no more: those after it are not to wait for what is left of it.
+            if turn is not None:
                 await turn.aclose()
 
     @contextlib.asynccontextmanager
@@ -177,26 +185,24 @@ class LoginAttempt:
 
     # Its turn
 
-    async def _turn(self, store: CredentialStore) -> Turn | None:
+    async def _turn(self, store: CredentialStore, until: float) -> Turn | None:
         self.waits = True
         try:
             return await take_turn(
                 store,
                 self._account.principal,
                 self._account.subject.resource,
-                until=asyncio.get_running_loop().time() + self._account.settings.timeout,
+                until=until,
                 waiting=self._account.waiting,
                 wall=self._flow.wall,
             )
         finally:
             self.waits = False
 
-    async def _adopted(self, store: CredentialStore, known: Credential | None) -> Credential:
-        """What the login brought that was waited for."""
+    async def _brought_elsewhere(self, store: CredentialStore, known: Credential | None) -> Credential | None:
+        """What the login brought that was waited for; None if it came to nothing."""
         stored, _ = await stored_for(store, self._account.subject, self._flow.wall())
-        if stored is None or stored.state != "good" or stored == known:
-            raise LoginFault("the login that was under way elsewhere ended without tokens", fix="log in")
-        return stored
+        return None if stored is None or stored.state != "good" or stored == known else stored
 
     async def _there(self, store: CredentialStore, ask: Ask, known: Credential | None) -> Credential | None:
         """What another login brought that ended before this one had its turn, and after it was begun."""
@@ -228,7 +234,7 @@ class LoginAttempt:
                     now, tokens = await self._by_browser(found, landing, registration, scopes, prover)
                 self._to(LoginState.GRANTED)
                 fresh = flow.credential(found, registration, tokens, now, scopes, jwk, known)
-                if self._account.check or (known is not None and known.state == "good"):
+                if self._account.asked or (known is not None and known.state == "good"):
                     # It is to take the place of one that works, as far as is known.
                     await self._check(fresh)
             except (GrantError, LoginFault) as error:

@@ -325,12 +325,18 @@ def _request(
         grants.append(DEVICE)
     body: dict[str, Any] = {
         "client_name": settings.client_name,
-        "redirect_uris": [redirect_uri] if redirect_uri else [],
+        "redirect_uris": [redirect_uri],
         "grant_types": grants,
         "response_types": ["code"],
         "application_type": _application_type([redirect_uri] if redirect_uri else []),
         "token_endpoint_auth_method": method,
     }
+    if not redirect_uri:
+        body["redirect_uris"] = []
+    if not redirect_uri and metadata.device_authorization_endpoint:
+        # The device flow: servers register no client that gets codes and says not where, nor an empty list of places.
+        del body["redirect_uris"]
+        body |= {"grant_types": [DEVICE, "refresh_token"], "response_types": []}
     if method == "private_key_jwt" and signing_key:
         from . import jose
 
@@ -380,9 +386,12 @@ def _explained(
         return error
     who, status = metadata.issuer, answer.status
     more = f": {error.description}" if error.description else ""
-    if error.code == "invalid_redirect_uri" or (
-        error.code in ("invalid_client_metadata", "invalid_request")
-        and "redirect" in error.description.lower()
+    if redirect_uri and (
+        error.code == "invalid_redirect_uri"
+        or (
+            error.code in ("invalid_client_metadata", "invalid_request")
+            and "redirect" in error.description.lower()
+        )
     ):
         return NeedsClient(
             f"{who} does not register the redirect URI {redirect_uri!r}{more}",

@@ -13,9 +13,9 @@ import contextlib
 import threading
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Literal, TypeVar
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
@@ -38,9 +38,6 @@ from .worker import Ending
 if TYPE_CHECKING:
     from ..net.client import Net
     from .model import Credential
-    from .prompt import OnLoginUrl
-
-T = TypeVar("T")
 
 __all__ = ["Access", "AuthService", "LoginUnderWay", "ask_of"]
 
@@ -335,16 +332,15 @@ class Access:
         given = (*self._sent, current.access_token, current.refresh_token, current.registration.client_secret)
         return tuple(dict.fromkeys(each.reveal() for each in given if each))
 
-    def log_in(self, bearer: Bearer | None, *, force: bool, ask: OnLoginUrl | None) -> LoginUnderWay:
+    def log_in(self, account: Account, bearer: Bearer | None, *, force: bool) -> LoginUnderWay:
         """Begin a login that somebody asked for.
 
         Args:
+            account: of the same subject, with whom may be asked for this login alone.
             bearer: what is there, and will do if the server takes it.
             force: log in whatever there is, and whether or not the server wants it.
-            ask: shows this login to a person. Nothing else that uses the account asks anybody by it.
         """
         self.wake()
-        account = msgspec.structs.replace(self.account, ask=ask)
         return LoginUnderWay(self._service, account, self.subject, bearer, force=force)
 
     # The end
@@ -391,8 +387,7 @@ class LoginUnderWay:
         self._force = force
         self._flow: AccountFlow | None = None
         self._cancelled = False
-        self._wait: asyncio.Timeout | None = None
-        """While a server is asked something that nobody needs to know once the login is not wanted."""
+        self._life: asyncio.Timeout | None = None
         self.fresh = True
         """False: what there was does."""
         self.proof: Knocked | Literal["open"] = "unknown"
@@ -408,52 +403,56 @@ class LoginUnderWay:
         self._service.broker.run(self._abandon)
 
     def _abandon(self) -> None:
+        if self._life is not None:
+            self._life.reschedule(asyncio.get_running_loop().time())
         if self._flow is not None:
             self._flow.abandon()
-        if self._wait is not None:
-            self._wait.reschedule(asyncio.get_running_loop().time())
-
-    async def _while_wanted(self, work: Awaitable[T]) -> T:
-        """Raises LoginAbandoned: nobody waits for the login any more."""
-        try:
-            async with asyncio.timeout(None) as wait:
-                self._wait = wait
-                if self._cancelled:
-                    self._abandon()
-                return await work
-        except TimeoutError:
-            if not wait.expired():
-                raise
-            raise LoginAbandoned("nobody waits for the login any more") from None
-        finally:
-            self._wait = None
-
-    async def _challenges(self, flow: AccountFlow) -> tuple[int, tuple[str, ...]]:
-        account = self._account
-        given = {} if account.headers is None else await account.headers()
-        return await challenges_of(flow.http, account.url, given, within=account.within)
 
     async def _obtain(self, store: CredentialStore, known: Credential | None) -> Credential:
         flow = self._flow = self._service.flow_of(self._account)
-        status, challenges = await self._while_wanted(self._challenges(flow))
-        open_ = is_let_in(status)
-        if open_ and not self._force:
-            raise NotWanted("the server answers without a login")
-        if self._bearer is not None and not self._force:
-            self.proof = await self._while_wanted(flow.proven(self._bearer.credential))
-            if self.proof == "taken":
-                self.fresh = False
-                return self._bearer.credential
+        async with self._wanted():
+            open_, challenges = await self._looked()
+            if self._bearer is not None and not self._force:
+                self.proof = await flow.proven(self._bearer.credential)
+                if self.proof == "taken":
+                    self.fresh = False
+                    return self._bearer.credential
         if not flow.able:
             raise NeedsPerson(Gone("the server does not take the login there is"))
         fresh = await flow.obtain(store, Ask(challenges, anew=self._force), known)
         self.unsaved = flow.unsaved
-        if open_:
-            self.proof = "open"
-        else:
-            with contextlib.suppress(LoginAbandoned):  # it is stored, and so it is in use, whoever waits
-                self.proof = await self._while_wanted(flow.proven(fresh))
+        # It is stored: who does not wait for the proof does without.
+        with contextlib.suppress(LoginAbandoned):
+            async with self._wanted():
+                self.proof = "open" if open_ else await flow.proven(fresh)
         return fresh
+
+    async def _looked(self) -> tuple[bool, tuple[str, ...]]:
+        """Whether the server answers without a login, and its challenges."""
+        account = self._account
+        assert self._flow is not None
+        given = {} if account.headers is None else await account.headers()
+        status, challenges = await challenges_of(self._flow.http, account.url, given, within=account.within)
+        open_ = is_let_in(status)
+        if open_ and not self._force:
+            raise NotWanted("the server answers without a login")
+        return open_, challenges
+
+    @contextlib.asynccontextmanager
+    async def _wanted(self) -> AsyncIterator[None]:
+        """What is said to servers outside of an attempt, which looks to that itself, ends when nobody wants it."""
+        try:
+            async with asyncio.timeout(None) as life:
+                self._life = life
+                if self._cancelled:
+                    life.reschedule(asyncio.get_running_loop().time())
+                yield
+        except TimeoutError:
+            if not life.expired():
+                raise
+            raise LoginAbandoned("nobody waits for the login any more") from None
+        finally:
+            self._life = None
 
 
 def ask_of(

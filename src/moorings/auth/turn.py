@@ -63,6 +63,7 @@ class Turn:
         self._key = key
         self._holder = holder
         self._owner = TaskOwner("login")
+        _ours.add(holder.mark)
         if store is not None:
             self._owner.start(self._live(store), name="sign of life")
 
@@ -71,7 +72,8 @@ class Turn:
             await asyncio.sleep(BEAT)
             try:
                 async with store.lock(self._key, _now() + LOCK_WITHIN) as lease:
-                    if await _read(store, self._key) != self._holder:
+                    held = await _read(store, self._key)
+                    if held is None or held.mark != self._holder.mark:
                         return  # It was taken from us while this process was stopped.
                     self._holder = msgspec.structs.replace(self._holder, beat=self._holder.beat + 1)
                     await store.save(self._key, msgspec.json.encode(self._holder), lease, about=ABOUT)
@@ -80,19 +82,28 @@ class Turn:
 
     async def aclose(self) -> None:
         """Take the note away."""
-        await self._owner.aclose()
-        if self._store is None:
-            return
         try:
-            async with self._store.lock(self._key, _now() + LOCK_WITHIN) as lease:
-                held = await _read(self._store, self._key)
+            await self._owner.aclose()
+            if self._store is not None:
+                await self._remove(self._store)
+        finally:
+            # A note that stays is nobody's from here on, as is said to others by its not being kept fresh.
+            _ours.discard(self._holder.mark)
+
+    async def _remove(self, store: CredentialStore) -> None:
+        try:
+            async with store.lock(self._key, _now() + LOCK_WITHIN) as lease:
+                held = await _read(store, self._key)
                 if held is not None and held.mark == self._holder.mark:
-                    await self._store.remove(self._key, lease)
+                    await store.remove(self._key, lease)
         except StoreError as error:
             _log.debug("the note of a login stays until it is stale: %s", error)
 
 
 ABOUT = {"kind": "login"}
+
+_ours: set[str] = set()
+"""The marks of logins of this process that are under way."""
 
 
 async def take_turn(
@@ -120,10 +131,10 @@ async def take_turn(
     seen: Holder | None = None
     since = _now()
     while True:
-        told = "" if seen is None else seen.mark
+        turn: Turn | None = None
         try:
             async with store.lock(key, _now() + LOCK_WITHIN) as lease:
-                held = await _read(store, key)
+                held, before = await _read(store, key), seen
                 if held is not None and held != seen:
                     seen, since = held, _now()
                 stale = held is not None and (_now() - since > STALE or _is_dead(held))
@@ -131,16 +142,24 @@ async def take_turn(
                     return None
                 if held is None or stale:
                     ours = Holder(secrets.token_hex(8), os.getpid(), platform.node()[:100], machine(), wall())
+                    turn = Turn(store, key, ours)
                     await store.save(key, msgspec.json.encode(ours), lease, about=ABOUT)
-                    return Turn(store, key, ours)
-        except StoreError as error:
+            if turn is not None:
+                return turn
+            if held is not None and (before is None or before.mark != held.mark):
+                waiting(held)
+        except (
+            BaseException
+        ) as error:  # boundary: a note of ours may stand there; raised again but for the store's
+            if turn is not None:
+                await turn.aclose()
+            if not isinstance(error, StoreError):
+                raise
             # A login must not depend on a note.
             _log.warning("whether another login is under way is not known: %s", error)
             return Turn(None, key, Holder("", os.getpid(), "", "", wall()))
-        assert seen is not None
-        if seen.mark != told:
-            waiting(seen)  # not in the lock, as it is somebody else's code
         if _now() >= until:
+            assert seen is not None
             raise LoginFault(
                 f"{seen.shown} has been at a login to it, and is still", fix="end that one, or wait for it"
             )
@@ -161,6 +180,8 @@ def machine() -> str:
 def _is_dead(held: Holder) -> bool:
     if held.machine != machine():
         return False
+    if held.process == os.getpid():
+        return held.mark not in _ours  # left over, or of another process that had our number
     try:
         os.kill(held.process, 0)
     except ProcessLookupError:

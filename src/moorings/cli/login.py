@@ -3,7 +3,6 @@ device; and it is shown by a real request that the server takes it."""
 
 from __future__ import annotations
 
-import asyncio
 import os
 import sys
 from functools import partial
@@ -17,6 +16,7 @@ from .exit_codes import ExitCode, exit_code_of, table
 from .hosting import chosen_servers, open_host, read_config, start_bound, to_be_looked_at
 from .options import Options, common_options, take_seconds
 from .output import Output, error_document
+from .running import run
 from .text import visible, visible_lines
 
 if TYPE_CHECKING:
@@ -108,25 +108,28 @@ def verb(
 def _one(
     options: Options, config: Config, name: str, server: HttpServer, way: Way | None, *, force: bool
 ) -> dict[str, Any]:
-    from moorings import login
+    from moorings import NeedsLogin, login
 
     shown, nobody = _shown(options, server, way)
-    if nobody:
-        options.output.message(f"nobody can be asked: {nobody}")
-    result = asyncio.run(
-        login(
-            server,
-            name=name,
-            on_login_url=shown,
-            flow="device" if way == "device" else "authorization_code" if way else None,
-            force=force,
-            credentials=config.credentials,
-            state_dir=config.host.state_dir,
-            on_waiting=lambda who: options.output.message(
-                f"{visible(who)} is at a login to {visible(name)}; waiting for that"
-            ),
+    try:
+        result = run(
+            login(
+                server,
+                name=name,
+                on_login_url=shown,
+                flow="device" if way == "device" else "authorization_code" if way else None,
+                force=force,
+                credentials=config.credentials,
+                state_dir=config.host.state_dir,
+                on_waiting=lambda who: options.output.message(
+                    f"{visible(who)} is at a login to {visible(name)}; waiting for that"
+                ),
+            )
         )
-    )
+    except NeedsLogin:
+        if nobody:
+            options.output.message(f"nobody can be asked: {nobody}")
+        raise
     document, code = _connected(options, config, name, server)
     if not options.output.as_json:
         _print(options.output, result, document)

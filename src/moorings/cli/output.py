@@ -6,6 +6,7 @@ the command quietly.
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from collections.abc import Mapping
@@ -53,8 +54,8 @@ class Output:
         try:
             sys.stderr.write(f"moor: {visible_lines(text)}\n")
             sys.stderr.flush()
-        except OSError:  # nobody listens
-            pass
+        except OSError:  # nobody listens, or the terminal is gone
+            _drop(sys.stderr)
 
     def error(self, document: Mapping[str, Any], text: str) -> None:
         """How the command failed: as its JSON result if that is wanted, and as a message otherwise."""
@@ -73,21 +74,28 @@ class Output:
 
     def drop(self) -> None:
         """Send what is still held for stdout nowhere: its reader is gone."""
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        try:
-            os.dup2(nowhere, sys.stdout.fileno())
-        except (OSError, ValueError):  # no real stdout
-            pass
-        finally:
-            os.close(nowhere)
+        _drop(sys.stdout)
 
     def _write(self, text: str) -> None:
         self.printed = self.printed or bool(text)
         try:
             sys.stdout.write(text)
             sys.stdout.flush()
-        except BrokenPipeError:
+        except OSError as error:
+            if not isinstance(error, BrokenPipeError) and error.errno != errno.EIO:  # a terminal that is gone
+                raise
             raise OutputClosed from None
+
+
+def _drop(stream: TextIO) -> None:
+    """What it still holds goes nowhere: else the interpreter fails at it when it ends, and so does its exit code."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.dup2(nowhere, stream.fileno())
+    except (OSError, ValueError):  # no real stream
+        pass
+    finally:
+        os.close(nowhere)
 
 
 def error_document(error: BaseException, code: ExitCode) -> dict[str, Any]:

@@ -159,7 +159,8 @@ def _what_to_paste(prompt: LoginPrompt) -> str:
 
 
 def _device(prompt: LoginPrompt, environ: Mapping[str, str], stderr: TextIO) -> Iterator[str]:
-    strong, plain = ("\x1b[1m", "\x1b[0m") if _obeys_colours(environ) else ("", "")
+    colours = _terminal_of(stderr) is not None and _obeys_colours(environ)
+    strong, plain = ("\x1b[1m", "\x1b[0m") if colours else ("", "")
     yield "Open this address in any browser, on a phone too:"
     yield ""
     yield visible(prompt.url)

@@ -26,9 +26,11 @@ from ..auth.faults import (
     NeedsPerson,
     NotTaken,
     NotWanted,
+    passes,
 )
 from ..auth.flows import Account
 from ..auth.http import AuthNetError
+from ..auth.model import ALONE
 from ..auth.needs import needs_of
 from ..auth.prompt import LoginPrompt, OnLoginUrl
 from ..auth.renewal import Postponed
@@ -41,6 +43,7 @@ from ..config.headers import same_name
 from ..errors import LoginFailed, MisuseError, NeedsLogin, StoreFailed
 from ..server.connect import net_settings
 from ..store.credentials import StoreError
+from ..store.where import in_memory
 from ..transport import headers_command
 from ..transport.http_headers import HeadersFailed, HeaderSource
 from .asking import Asking
@@ -99,32 +102,36 @@ async def login(
         force: log in though there is a login that works, or though the server answers without one.
         credentials: as a host takes them: where it is stored, and whose it is.
         state_dir: as a host takes it.
-        on_waiting: told who else is at a login to this server, and is waited for; on the caller's loop.
+        on_waiting: told, in the caller's loop, who else is at a login to this server, and is waited for.
 
     Raises:
         LoginFailed: there is no login that counts; ``reason`` says why.
         NeedsLogin: a person is wanted, and there is no ``on_login_url``.
         StoreFailed: the store did not answer.
         ConfigError: it cannot be used here, or a file of the settings is missing.
-        MisuseError: ``auth`` is false, or the headers hold a login of their own.
+        MisuseError: ``auth`` is false, the headers hold a login of their own, or nothing would keep this one.
     """
     settings = _settings(server, flow)
+    loop = asyncio.get_running_loop()
     owner = TaskOwner("login")
     asking = Asking(owner)
     headers = _Headers(server, asking)
     folder = state_folder(state_dir)
     where = credentials or CredentialSettings()
+    if in_memory(where, folder) and settings.chosen_flow() not in ALONE:
+        raise MisuseError(
+            "logins are kept in the memory of a program here: this one would be over with its end",
+            fix="name a store of credentials, or a state_dir",
+        )
     shows = on_login_url
 
     def ask(prompt: LoginPrompt) -> Awaitable[str | None]:
         assert shows is not None
         return asking.run(lambda: shows(prompt), limit=settings.timeout, name=f"login to {name}")
 
-    loop = asyncio.get_running_loop()
-
     def waiting(holder: Holder) -> None:
         if on_waiting is not None:
-            with contextlib.suppress(RuntimeError):  # the loop is closed, and nobody waits
+            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody is told any more
                 loop.call_soon_threadsafe(on_waiting, holder.shown)
 
     account = Account(
@@ -134,16 +141,18 @@ async def login(
         name=name,
         net=net_settings(server),
         within=server.bounds.auth,
-        check=True,
+        ask=None if shows is None else ask,
+        asked=True,
         waiting=waiting,
         headers=headers.get,
         run=lambda command: headers_command.run(command, os.environ),
     )
-    access = service_for(where, folder).access(account)
+    # What there is must not be got by asking somebody: that is the login, which comes after it.
+    access = service_for(where, folder).access(msgspec.structs.replace(account, ask=None))
     try:
-        return await _login(access, None if shows is None else ask, name, force=force)
+        return await _login(access, account, name, force=force)
     finally:
-        # Each of them, however often it is cancelled meanwhile.
+        # Whoever is impatient strikes again: the others are to be ended all the same.
         try:
             await owner.aclose()
         finally:
@@ -153,27 +162,30 @@ async def login(
                 await access.aclose()
 
 
-async def _login(access: Access, ask: OnLoginUrl | None, name: str, *, force: bool) -> LoginResult:
+async def _login(access: Access, account: Account, name: str, *, force: bool) -> LoginResult:
     loop = asyncio.get_running_loop()
     bearer: Bearer | None = None
     try:
         if not force:
             with contextlib.suppress(AuthFault, TimeoutError):
                 access.wake()
-                # Nobody is asked by this: one person has one login, which is the one below.
-                bearer = await access.bearer(loop.time() + access.account.within)
-        if ask is None and not access.able and (bearer is None or force):
+                bearer = await access.bearer(loop.time() + account.within)
+        if not (account.asks or account.kind in ALONE) and (bearer is None or force):
             raise _nobody(name)
-        under_way = access.log_in(bearer, force=force, ask=ask)
+        under_way = access.log_in(account, bearer, force=force)
         try:
             # Each of its steps has a bound: the turn, the person, and what is said to servers.
-            limit = 3 * access.account.settings.timeout + 10 * access.account.within
+            limit = 3 * account.settings.timeout + 10 * account.within
             credential = await under_way.outcome.outcome(loop.time() + limit)
         finally:
             if not under_way.outcome.done:
                 under_way.cancel()
                 with contextlib.suppress(AuthFault, StoreError, TimeoutError):
                     await under_way.outcome.outcome(loop.time() + END_WITHIN)
+    except TimeoutError as fault:
+        raise LoginFailed(
+            "it did not come to an end within all of its bounds", reason="timeout", server=name
+        ) from fault
     except NeedsPerson as fault:
         raise _nobody(name) from fault
     except AuthFault as fault:
@@ -249,7 +261,7 @@ def _failed(fault: AuthFault, name: str) -> LoginFailed:
         reason = {"access_denied": "denied", "expired_token": "timeout"}.get(fault.code) or (
             "unreachable" if fault.transient else needs_of(fault)
         )
-    elif isinstance(fault, AuthNetError | Postponed):
+    elif isinstance(fault, AuthNetError | Postponed) or passes(fault):
         reason = "unreachable"
     else:
         needs = needs_of(fault)

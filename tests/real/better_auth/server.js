@@ -11,14 +11,18 @@
 //   openid      false: a server of OAuth alone, whose metadata has one place less
 //   accessSeconds
 //
-// Besides the provider: /sign-in and /consent for a browser; /rs wants a token for itself (Bearer or DPoP);
-// GET /-/forget-clients, /-/expire (the tokens that the resource has seen), /-/approve?code=C (the person types a device's code and says yes), /-/facts. No output but
+// Besides the provider: /sign-in and /consent for a browser; /rs wants a token for itself (Bearer or DPoP), and speaks MCP
+// (mcp_resource.js); GET /-/forget-clients, /-/expire (the tokens that the resource has seen), /-/approve?code=C (the
+// person types a device's code and says yes), /-/hold (token requests wait) and /-/release, /-/facts. No output but
 // errors.
 
 import http from 'node:http';
 import { createHash } from 'node:crypto';
 import path from 'node:path';
 import { pathToFileURL } from 'node:url';
+
+import { Gate } from '../gate.js';
+import { serveProtected } from '../mcp_resource.js';
 
 const [, , home, port, text] = process.argv;
 const options = JSON.parse(text || '{}');
@@ -39,6 +43,7 @@ const issuer = origin + mount;
 const resource = `${origin}/rs`;
 const scopes = [...(options.openid === false ? [] : ['openid', 'email']), 'offline_access', 'a', 'b'];
 const facts = { token: 0, registered: 0 };
+const gate = new Gate();
 
 const database = {};
 const settings = {
@@ -49,6 +54,7 @@ const settings = {
   telemetry: { enabled: false },
   rateLimit: { enabled: false },
   logger: { level: 'error' },
+  advanced: { cookiePrefix: `better-auth-${port}` },  // browsers keep the cookies of all ports of a host together
   emailAndPassword: {
     enabled: true,
     minPasswordLength: 1,
@@ -103,8 +109,9 @@ for (const client of options.clients ?? []) {
 const escaped = (value) => value.replace(/[&<>"]/g, (each) => `&#${each.charCodeAt(0)};`);
 
 function page(response, action, query, more) {
+  const asked = `<input type="hidden" name="oauth_query" value="${escaped(query)}">`;
   response.writeHead(200, { 'Content-Type': 'text/html' });
-  response.end(`<form method="post" action="${action}"><input name="oauth_query" value="${escaped(query)}">${more}</form>`);
+  response.end(`<title>${action.slice(1)}</title><form method="post" action="${action}">${asked}${more}</form>`);
 }
 
 async function carry(place, body, request, response) {
@@ -134,10 +141,10 @@ async function formOf(request) {
 async function servePage(url, request, response) {
   const query = url.search.slice(1);
   if (request.method === 'GET' && url.pathname === '/sign-in') {
-    return page(response, '/sign-in', query, '<input name="login"><input name="password">');
+    return page(response, '/sign-in', query, '<input name="login"><input name="password"><button>Sign in</button>');
   }
   if (request.method === 'GET' && url.pathname === '/consent') {
-    return page(response, '/consent', query, `<a href="/consent/abort?${escaped(query)}">no</a>`);
+    return page(response, '/consent', query, `<button>Yes</button><a href="/consent/abort?${escaped(query)}">no</a>`);
   }
   if (request.method === 'GET') return carry('/oauth2/consent', { accept: false, oauth_query: query }, request, response);
   const form = await formOf(request);
@@ -165,6 +172,7 @@ async function serveResource(request, response) {
   if (!value) return refuse(response, 'Bearer', '');
   if (expired.has(value)) return refuse(response, scheme, 'invalid_token');
   seen.add(value);
+  let token;
   try {
     const { payload } = await jose.jwtVerify(value, keys, { issuer, audience: resource });
     if (payload.cnf?.jkt) {
@@ -175,11 +183,11 @@ async function serveResource(request, response) {
         return refuse(response, 'DPoP', 'invalid_dpop_proof');
       }
     } else if (scheme !== 'Bearer') return refuse(response, 'Bearer', 'invalid_token');
-    response.writeHead(200, { 'Content-Type': 'application/json' });
-    return response.end(JSON.stringify({ client: payload.azp ?? payload.client_id, scope: payload.scope }));
+    token = { client: payload.azp ?? payload.client_id, scope: payload.scope };
   } catch {
     return refuse(response, scheme, 'invalid_token');
   }
+  return serveProtected(request, response, token);
 }
 
 // --- all together
@@ -213,8 +221,16 @@ const server = http.createServer(async (request, response) => {
       await auth.api.deviceVerify({ query: { user_code: userCode }, headers });
       return inJson(response, await auth.api.deviceApprove({ body: { userCode }, headers }));
     }
+    if (url.pathname === '/-/hold' || url.pathname === '/-/release') {
+      if (url.pathname === '/-/hold') gate.shut();
+      else gate.open();
+      return inJson(response, facts);
+    }
     if (/^\/(sign-in|consent)(\/|$)/.test(url.pathname)) return await servePage(url, request, response);
-    if (url.pathname === `${mount}/oauth2/token`) facts.token += 1;
+    if (url.pathname === `${mount}/oauth2/token`) {
+      facts.token += 1;
+      await gate.passed();
+    }
     if (url.pathname === `${mount}/oauth2/register`) facts.registered += 1;
     return await provider(request, response);
   } catch (error) {

@@ -17,15 +17,18 @@
 //               two; one that the challenge alone names is at a place of its own)
 //   resourcePort    the resource is on this port, so another origin
 //
-// Besides the provider: /rs wants a token for itself (Bearer or DPoP); GET /-/forget-clients, /-/expire (access tokens),
-// /-/new-nonce (of the resource), /-/fail?times=N&status=S&at=A (the next requests of "token", "reg", "metadata" or
-// "resource"; &after=S: with Retry-After), /-/drop?times=N (token requests: carried out, the answer is lost);
-// /-/facts counts. No output but errors.
+// Besides the provider: /rs wants a token for itself (Bearer or DPoP), and speaks MCP (mcp_resource.js);
+// GET /-/forget-clients, /-/expire (access tokens), /-/new-nonce (of the resource), /-/fail?times=N&status=S&at=A (the next requests of "token", "reg", "metadata" or
+// "resource"; &after=S: with Retry-After), /-/drop?times=N (token requests: carried out, the answer is lost), /-/hold
+// (token requests wait) and /-/release; /-/facts counts. No output but errors.
 
 import http from 'node:http';
 import { createHash, randomBytes } from 'node:crypto';
 import path from 'node:path';
 import { pathToFileURL } from 'node:url';
+
+import { Gate } from '../gate.js';
+import { serveProtected } from '../mcp_resource.js';
 
 const [, , home, port, text] = process.argv;
 const options = JSON.parse(text || '{}');
@@ -48,6 +51,7 @@ const audiences = [resource, ...(resourcePlaces.includes('root') ? [resourceOrig
 const scopes = options.scopes ?? 'a b c';
 const facts = { token: 0, success: 0, revokedFamilies: 0, registered: 0, deleted: 0, errors: [] };
 const levers = { fail: {}, drop: 0 };
+const gate = new Gate();
 
 class Store extends Map {
   get(key) {
@@ -74,7 +78,11 @@ const provider = new Provider(options.slash ? `${issuer}/` : issuer, {
   clientAuthMethods: options.methods
     ?? ['none', 'client_secret_basic', 'client_secret_post', 'private_key_jwt'],
   scopes: ['openid', 'offline_access', ...(options.heldToScopes ? scopes.split(' ') : [])],
-  cookies: { keys: [randomBytes(16).toString('hex')] },
+  cookies: {
+    keys: [randomBytes(16).toString('hex')],
+    // Of its own, since browsers keep the cookies of all ports of a host together.
+    names: Object.fromEntries(['interaction', 'resume', 'session'].map((each) => [each, `_${each}_${port}`])),
+  },
   findAccount: async (ctx, id) => ({ accountId: id, claims: async () => ({ sub: id }) }),
   rotateRefreshToken: true,
   issueRefreshToken: async (ctx, client, code) => client.grantTypeAllowed('refresh_token')
@@ -183,8 +191,7 @@ async function serveResource(request, response) {
     const fault = await proofFault(request.headers.dpop ?? '', request, token);
     if (fault) return refuse(response, 'DPoP', fault);
   } else if (scheme !== 'Bearer') return refuse(response, 'Bearer', 'invalid_token');
-  response.writeHead(200, { 'Content-Type': 'application/json' });
-  return response.end(JSON.stringify({ client: token.clientId, scope: token.scope ?? '' }));
+  return serveProtected(request, response, { client: token.clientId, scope: token.scope ?? '' });
 }
 
 // --- the levers
@@ -201,6 +208,8 @@ function serveLever(url, response) {
     };
   }
   else if (name === 'drop') levers.drop = times;
+  else if (name === 'hold') gate.shut();
+  else if (name === 'release') gate.open();
   else if (name !== 'facts') return response.writeHead(404).end();
   response.writeHead(200, { 'Content-Type': 'application/json' });
   return response.end(JSON.stringify(facts));
@@ -234,7 +243,7 @@ const SHAPES = {
   'openid-appended': `${mount}/.well-known/openid-configuration`,
 };
 
-const server = http.createServer((request, response) => {
+const server = http.createServer(async (request, response) => {
   const url = new URL(request.url, origin);
   if (url.pathname.startsWith('/-/')) return serveLever(url, response);
   if (url.pathname === '/rs' || Object.values(documents).includes(url.pathname)) {
@@ -248,6 +257,7 @@ const server = http.createServer((request, response) => {
   if (url.pathname === `${mount}/reg` && fails('reg', response)) return undefined;
   if (url.pathname === `${mount}/token`) {
     facts.token += 1;
+    await gate.passed();
     if (fails('token', response)) return undefined;
     if (levers.drop > 0) {
       levers.drop -= 1;
