@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -235,6 +236,36 @@ async def test_an_old_login_that_cannot_be_removed_does_not_make_a_failure(
         assert not (await log_in(server, tmp_path, on_login_url=Someone())).fresh
         again = await log_in(spec(server, AuthSettings()), tmp_path)
         assert again.client_id == result.client_id
+
+
+async def test_many_servers_under_one_authorization_server_share_a_client(tmp_path: Path) -> None:
+    """All log in for the first time, at once: one registration, and one port, which their states share."""
+    prompts: list[LoginPrompt] = []
+    all_there = asyncio.Event()
+
+    async def act(prompt: LoginPrompt) -> str | None:
+        prompts.append(prompt)
+        if len(prompts) == 10:
+            all_there.set()
+        await all_there.wait()
+        someone.open(browse(prompt.url))
+        return None
+
+    someone = Someone(act)
+    async with AuthFaults() as authority, contextlib.AsyncExitStack() as stack:
+        servers = [
+            await stack.enter_async_context(AuthFaults(servers=[authority.issuer], trusts=authority))
+            for _ in range(10)
+        ]
+        async with asyncio.timeout(60):
+            results = await asyncio.gather(
+                *(log_in(each, tmp_path, on_login_url=someone) for each in servers)
+            )
+        assert {each.resource for each in results} == {each.resource for each in servers}
+        assert len({each.client_id for each in results}) == len(authority.at("register")) == 1
+        assert len({each.redirect_uri for each in prompts}) == 1
+        for page in await someone.every_page():
+            assert "logged in to" in page.lower()
 
 
 # --- what servers say -----------------------------------------------------------------------------------------------
