@@ -6,8 +6,11 @@ A server that rotates refresh tokens ends a login whose old one is used again: t
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
+import random
+import signal
 import sys
 from collections import Counter
 from pathlib import Path
@@ -21,7 +24,8 @@ from tests.auth.login_kit import Someone, log_in
 from tests.faults.auth_server import AuthFaults
 
 KINDS = ("files", "redis", "postgres")
-PLAYERS, ROUNDS = 5, 8
+PLAYERS, ROUNDS = 5, 4
+SEED = int(os.environ.get("MOORINGS_STORM_SEED", "7"))
 
 pytestmark = pytest.mark.timeout(600)  # each wait within has a bound of its own
 
@@ -101,22 +105,50 @@ async def plays(server: AuthFaults, store: str, folder: Path, seed: int, rounds:
     )
 
 
+def told(outs: list[tuple[bytes, bytes]]) -> Counter[tuple[str, str]]:
+    return Counter((what, how) for out, _ in outs for what, how in map(json.loads, out.decode().splitlines()))
+
+
+async def is_sound(server: AuthFaults, where: CredentialSettings) -> None:
+    """Nobody holds anything up, and the next login works."""
+    async with asyncio.timeout(60):
+        assert (await log_in(server, where, on_login_url=Someone(), force=True)).fresh
+
+
 @pytest.mark.parametrize("kind", KINDS)
 async def test_everybody_at_once(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
     where = store_at(kind, request, tmp_path)
-    seed = int(os.environ.get("STORM_SEED", "7"))
-    said: Counter[tuple[str, str]] = Counter()
     async with AuthFaults() as server:
-        players = [await plays(server, where.store, tmp_path, seed + n, ROUNDS) for n in range(PLAYERS)]
-        told = await asyncio.gather(*(each.communicate() for each in players))
-        for each, (out, problems) in zip(players, told, strict=True):
+        players = [await plays(server, where.store, tmp_path, SEED + n, ROUNDS) for n in range(PLAYERS)]
+        outs = await asyncio.gather(*(each.communicate() for each in players))
+        for each, (_, problems) in zip(players, outs, strict=True):
             assert each.returncode == 0, problems.decode()
-            if os.environ.get("STORM_SEED"):
-                print(problems.decode()[-3000:])
-            said.update((what, how) for what, how in map(json.loads, out.decode().splitlines()))
-        print("\n".join(f"{count} {what}: {how}" for (what, how), count in sorted(said.items())))
+        said = told(outs)
         assert not [each for each in said if each[1].startswith("RAW")], said
         assert not server.revoked_by_reuse, said
-        # Nobody holds anything up, and the next login works.
-        async with asyncio.timeout(30):
-            assert (await log_in(server, where, on_login_url=Someone(), force=True)).fresh
+        assert any(how == "ok" for _, how in said)
+        await is_sound(server, where)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_some_are_killed_and_some_stand_still(
+    kind: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    where = store_at(kind, request, tmp_path)
+    chance = random.Random(SEED)
+    async with AuthFaults() as server:
+        players = [await plays(server, where.store, tmp_path, SEED + n, ROUNDS) for n in range(PLAYERS)]
+        outs = [asyncio.ensure_future(each.communicate()) for each in players]
+        for each, number in zip(players, (signal.SIGKILL, signal.SIGKILL, signal.SIGSTOP), strict=False):
+            seen = len(server.requests)
+            await server.until(lambda s, n=seen: len(s.requests) > n + chance.randrange(10), 60.0)
+            with contextlib.suppress(ProcessLookupError):
+                each.send_signal(number)
+        # The others do not wait for those who are gone.
+        await asyncio.gather(*outs[3:])
+        await is_sound(server, where)
+        with contextlib.suppress(ProcessLookupError):
+            players[2].send_signal(signal.SIGCONT)
+        said = told(list(await asyncio.gather(*outs)))
+        assert not [each for each in said if each[1].startswith("RAW")], said
+        await is_sound(server, where)

@@ -92,7 +92,7 @@ def verb(
                 results[name] = {"login": None, "wanted": False}
                 options.output.message(f"{visible(name)}: answers without a login")
                 continue
-            if len(servers) == 1:
+            if not every and len(servers) == 1:
                 raise
             results[name] = {"error": error_document(error, exit_code_of(error))}
             options.output.message(visible_lines(str(error)))
