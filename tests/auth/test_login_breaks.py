@@ -8,18 +8,19 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qsl, urlsplit
+from urllib.parse import parse_qsl, urlencode, urlsplit
 
 import msgspec
 import pytest
 
 from moorings import AuthSettings, Bounds, LoginFailed, LoginPrompt
+from moorings._secret import Secret
 from moorings._tasks import TaskOwner
 from moorings.errors import HostClosedError
 from moorings.host.asking import Asking
 from moorings.store.credentials import StoreError
 from moorings.store.files import FileStore
-from tests.auth.host_kit import files, holding, outcome, run_out, spec, stored
+from tests.auth.host_kit import files, holding, outcome, put, run_out, spec, stored
 from tests.auth.login_kit import Someone, browse, log_in
 from tests.faults.auth_server import AuthFaults, consent
 
@@ -115,6 +116,24 @@ async def test_f12_5_who_began_before_another_was_done_adopts_what_it_brought(tm
         assert len(nobody.prompts) == 1
 
 
+async def test_an_old_login_that_others_renew_is_no_new_one(tmp_path: Path) -> None:
+    """The MCP server takes none of its tokens, and another process renews them all the same."""
+    async with AuthFaults() as server:
+        await log_in(server, tmp_path, on_login_url=Someone())
+        old = (await stored(tmp_path))[0]
+        server.expire()
+        server.set(on={"server/discover": ["ok", "hold", "ok"]})
+        someone = Someone()
+        task = asyncio.ensure_future(log_in(server, tmp_path, on_login_url=someone))
+        await server.until(lambda _: len(server.of("server/discover")) >= 5)
+        renewed = msgspec.structs.replace(
+            old, access_token=Secret("renewed-and-refused"), version=old.version + 9
+        )
+        await put(tmp_path, renewed)
+        server.release("server/discover")
+        assert (await task).fresh and len(someone.prompts) == 1
+
+
 # --- cancelled is over ------------------------------------------------------------------------------------------------
 
 
@@ -192,6 +211,22 @@ async def test_a_code_alone_may_end_in_any_way(ending: str, tmp_path: Path) -> N
         someone = Someone(paste)
         assert (await log_in(server, tmp_path, on_login_url=someone)).fresh
         assert len(someone.prompts) == 1
+
+
+@pytest.mark.parametrize("kept", [("state",), ("state", "iss"), ("state", "code")])
+async def test_f12_8_a_paste_that_was_cut_short_is_asked_again(kept: tuple[str, ...], tmp_path: Path) -> None:
+    async def paste(prompt: LoginPrompt) -> str | None:
+        answer = await consent(prompt.url)
+        if prompt.problem:
+            return answer
+        values = dict(parse_qsl(urlsplit(answer).query))
+        return f"{prompt.redirect_uri}?{urlencode({name: values[name] for name in kept})}"
+
+    async with AuthFaults() as server:
+        someone = Someone(paste)
+        assert (await log_in(server, tmp_path, on_login_url=someone)).fresh
+        first, second = someone.prompts
+        assert "missing" in second.problem and first.url == second.url
 
 
 # --- what is stored ------------------------------------------------------------------------------------------------

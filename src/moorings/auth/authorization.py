@@ -170,6 +170,17 @@ class AuthorizationRequest(Struct, frozen=True, kw_only=True):
             raise LoginFault("the callback brought neither a code nor an error")
         return Secret(code)
 
+    def is_cut_short(self, callback: str | Sequence[tuple[str, str]]) -> bool:
+        """Whether it is for this attempt, and lacks what each answer has: somebody did not copy all of it.
+
+        Raises:
+            StrayCallback: it cannot be read.
+        """
+        values = _once(_pairs(callback) if isinstance(callback, str) else callback)
+        if not _has_state(values, self.state):
+            return False
+        return not (values.get("code") or values.get("error")) or (self.iss_promised and "iss" not in values)
+
     def _check_issuer(self, iss: str | None) -> None:
         """RFC 9207 §2.4: compared letter by letter. A wrong one's texts are not shown, being anybody's."""
         if iss is None:

@@ -212,7 +212,10 @@ class LoginAttempt:
             stored, _ = await stored_for(store, self._account.subject, self._flow.wall())
         except StoreError:
             return None  # It will say so when something is to be kept.
-        return stored if stored is not None and self._flow.helps(stored, ask, known) else None
+        if stored is None or not self._flow.helps(stored, ask, known):
+            return None
+        # It may be the old one, renewed by others meanwhile, that the server does not take.
+        return None if await self._flow.proven(stored) == "refused" else stored
 
     # The login
 
@@ -461,7 +464,10 @@ class LoginAttempt:
                         raise LoginFault("nothing was pasted, and nothing else can bring the answer")
                     return _finish(request, await arrived)
                 try:
-                    return request.finish(_whole(pasted, request))
+                    answer = _whole(pasted, request)
+                    if request.is_cut_short(answer):
+                        raise StrayCallback("a part of the address is missing: paste all of it, to its end")
+                    return request.finish(answer)
                 except StrayCallback as stray:
                     problem = stray.reason
             raise LoginFault(f"what was pasted was not the answer of this login, {MOST_PASTES} times")
