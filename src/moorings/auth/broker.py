@@ -609,8 +609,14 @@ class Broker:
                     _log.warning("the store of credentials: %s", problem)
             raise
         except Gone:
-            self._publish(entry, None)
-            raise
+            # It was logged out; or a login with another client took its place a moment ago.
+            found: Credential | None = None
+            with contextlib.suppress(StoreError):
+                found, _ = await stored_for(store, entry.subject, self._wall())
+            self._publish(entry, found)
+            if found is None or not self._is_usable(entry, found):
+                raise
+            return found
         finally:
             entry.unsaved = renewal.unsaved
         if _over(fresh):

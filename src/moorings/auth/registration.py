@@ -36,6 +36,8 @@ __all__ = [
 
 CODE_GRANTS = ("authorization_code", "refresh_token")
 DEVICE = "urn:ietf:params:oauth:grant-type:device_code"
+MOST_CLIENT_ID = 4096
+"""Characters of a client id."""
 MOST_EXTRA = 16 * 1024
 """Bytes kept of what a registration answer says beside what we use."""
 
@@ -457,6 +459,9 @@ def _registration(
         raise NeedsClient(
             f"{metadata.issuer} answered a registration without a client id", fix=ASK_FOR_CLIENT
         )
+    if len(client_id) > MOST_CLIENT_ID or not client_id.isprintable():
+        # RFC 6749 appendix A.1; it stands in each URL of a login.
+        raise NeedsClient(f"{metadata.issuer} registered a client id that cannot be used", fix=ASK_FOR_CLIENT)
     secret = _text(body, "client_secret")
     said_method = body.get("token_endpoint_auth_method")
     method: AuthMethod | None = None

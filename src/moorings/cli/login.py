@@ -97,13 +97,14 @@ def verb(
                 results[name] = {"login": None, "wanted": False}
                 options.output.message(f"{visible(name)}: {visible_lines(error.message)}")
                 continue
-            if len(servers) == 1:
+            if not every and len(servers) == 1:
                 raise
             results[name] = {"error": error_document(error, exit_code_of(error))}
             options.output.message(visible_lines(str(error)))
             code = code or exit_code_of(error)
             continue
-        code = code or results[name].pop("exit_code")
+        ended = results[name].pop("exit_code")
+        code = code or ended
     if options.output.as_json:
         options.output.document({"file": config.file, "servers": results})
     return code

@@ -21,6 +21,9 @@ __all__ = ["Asking"]
 
 T = TypeVar("T")
 
+LOOK = 1.0
+"""Seconds between two looks whether the other loop is still there."""
+
 
 class Asking:
     """See the module."""
@@ -69,8 +72,18 @@ class Asking:
             self._loop.call_soon_threadsafe(begin)
         except RuntimeError:
             raise HostClosedError("the host was closed") from None
+        clock = asyncio.get_running_loop().time
+        until = clock() + limit
         try:
-            return await outcome.outcome(asyncio.get_running_loop().time() + limit)
+            while True:
+                try:
+                    return await outcome.outcome(min(until, clock() + LOOK))
+                except TimeoutError:
+                    if outcome.done or clock() >= until:
+                        raise
+                    if self._loop.is_closed():
+                        # It was closed over what ran on it, and such a loop tells nobody.
+                        raise HostClosedError("what showed the login was ended with its loop") from None
         finally:
             # Nobody waits for it any more, however this ended: it must not hold up the close of its owner.
             with contextlib.suppress(RuntimeError):
