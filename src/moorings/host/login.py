@@ -164,6 +164,10 @@ async def _login(access: Access, account: Account, name: str, *, force: bool) ->
             with contextlib.suppress(AuthFault, TimeoutError):
                 access.wake()
                 bearer = await access.bearer(loop.time() + account.within)
+            if bearer is not None and not set(account.settings.scopes) <= set(
+                bearer.credential.requested_scopes
+            ):
+                bearer = None  # It was for less than what is asked for now.
         if not (account.asks or account.kind in ALONE) and (bearer is None or force):
             raise _nobody(name)
         under_way = access.log_in(account, bearer, force=force)
