@@ -132,7 +132,7 @@ async def test_a_want_of_a_login_is_told_apart_from_all_else(tmp_path: Path) -> 
         assert code == 3 and "does not take the configured Authorization header" in out
         assert "needs_auth" not in out and "moor login" not in out
         for status in (403, 404, 500):
-            other.set(on={each: f"status:{status}" for each in ("server/discover", "initialize", "GET")})
+            other.set(on=dict.fromkeys(("server/discover", "initialize", "GET"), f"status:{status}"))
             stage.file.write_text(well)
             code, out, _ = await moor(stage, "test")
             assert code == 3 and "needs_auth" not in out and "moor login" not in out, (status, out)
