@@ -7,11 +7,14 @@ import socket
 from collections.abc import Awaitable, Callable, Coroutine
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import parse_qsl, urlsplit
 
 from moorings import CredentialSettings, HttpServer, LoginPrompt, LoginResult, login
 from tests.auth.host_kit import files, spec
 from tests.faults.auth_server import AuthFaults, consent
+
+LOGGED_IN = "<h1>logged in to"
+"""On the page of a login that came to its end, in small letters."""
 
 BROWSER = "Accept: text/html\r\nUser-Agent: a browser\r\n"
 
@@ -58,6 +61,10 @@ def is_free(uri: str) -> bool:
         except OSError:
             return False
     return True
+
+
+def state_of(prompt: LoginPrompt) -> str:
+    return dict(parse_qsl(urlsplit(prompt.url).query))["state"]
 
 
 class Someone:

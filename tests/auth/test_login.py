@@ -1,26 +1,20 @@
-"""A login that a person asked for: ``moorings.login``, and its attempt. F12.1, F12.3 to F12.11 of the field faults."""
+"""A login that a person asked for: ``moorings.login``, and its attempt. Class 12 has a file of its own."""
 
 from __future__ import annotations
 
 import asyncio
-import socket
+import os
+import threading
 from pathlib import Path
-from urllib.parse import parse_qsl, urlsplit
 
 import msgspec
 import pytest
 
 from moorings import AuthSettings, LoginFailed, LoginPrompt, NeedsLogin, logout, refresh_login
 from moorings.auth.login import TABLE
-from tests.auth.host_kit import files, holding, spec
-from tests.auth.login_kit import Someone, follow, get, is_free, log_in
+from tests.auth.host_kit import files, holding, run_out, spec
+from tests.auth.login_kit import LOGGED_IN, Someone, is_free, log_in, nobody_else, paste, state_of
 from tests.faults.auth_server import AuthFaults, consent
-
-LOGGED_IN = "<h1>logged in to"
-
-
-def state_of(prompt: LoginPrompt) -> str:
-    return dict(parse_qsl(urlsplit(prompt.url).query))["state"]
 
 
 def test_every_state_of_a_login_has_its_line() -> None:
@@ -68,43 +62,6 @@ async def test_without_a_person_it_says_so_and_asks_no_server(tmp_path: Path) ->
         assert not server.requests
 
 
-async def test_f12_10_a_server_that_answers_without_a_login_is_no_proof(tmp_path: Path) -> None:
-    someone = Someone()
-    async with AuthFaults(open=True) as server:
-        with pytest.raises(LoginFailed, match="without a login") as failed:
-            await log_in(server, tmp_path, on_login_url=someone)
-        assert failed.value.reason == "not_wanted" and not someone.prompts
-        with pytest.raises(LoginFailed, match="not proven") as failed:
-            await log_in(server, tmp_path, on_login_url=someone, force=True)
-        assert failed.value.reason == "unproven" and len(someone.prompts) == 1
-
-
-async def test_f12_3_a_refusal_is_shown_and_the_old_login_stays(tmp_path: Path) -> None:
-    async with AuthFaults() as server:
-        await log_in(server, tmp_path, on_login_url=Someone())
-        server.set(deny="access_denied")
-        someone = Someone()
-        with pytest.raises(LoginFailed, match="access_denied") as failed:
-            await log_in(server, tmp_path, on_login_url=someone, force=True)
-        assert failed.value.reason == "denied"
-        assert "access_denied" in await someone.page() and "not logged in" in await someone.page()
-        async with holding({"s": spec(server)}, files(tmp_path)) as (host, _):
-            assert (await host.call("s__echo", {"text": "x"})).text == "x"
-
-
-async def test_f12_3_an_exchange_that_fails_is_shown_and_the_old_login_stays(tmp_path: Path) -> None:
-    async with AuthFaults() as server:
-        await log_in(server, tmp_path, on_login_url=Someone())
-        server.set(on={"token:authorization_code": "refuse:invalid_grant"})
-        someone = Someone()
-        with pytest.raises(LoginFailed, match="invalid_grant"):
-            await log_in(server, tmp_path, on_login_url=someone, force=True)
-        assert "invalid_grant" in await someone.page()
-        server.set(on={})
-        async with holding({"s": spec(server)}, files(tmp_path)) as (host, _):
-            assert (await host.call("s__echo", {"text": "x"})).text == "x"
-
-
 async def test_tokens_that_the_server_does_not_take_replace_nothing(tmp_path: Path) -> None:
     async with AuthFaults() as server:
         await log_in(server, tmp_path, on_login_url=Someone())
@@ -117,165 +74,6 @@ async def test_tokens_that_the_server_does_not_take_replace_nothing(tmp_path: Pa
         server.set(token_fields={})
         async with holding({"s": spec(server)}, files(tmp_path)) as (host, _):
             assert (await host.call("s__echo", {"text": "x"})).text == "x"
-
-
-async def test_f12_8_a_paste_is_as_good_and_a_wrong_one_is_asked_again(tmp_path: Path) -> None:
-    async with AuthFaults() as server:
-        pastes: list[str] = []
-
-        async def paste(prompt: LoginPrompt) -> str | None:
-            if not pastes:
-                pastes.append("http://127.0.0.1/callback?code=x&state=of-another-login")
-            else:
-                pastes.append(await consent(prompt.url))
-            return pastes[-1]
-
-        someone = Someone(paste)
-        assert (await log_in(server, tmp_path, on_login_url=someone)).fresh
-        first, second = someone.prompts
-        assert not first.problem and "state" in second.problem
-        assert first.url == second.url
-        assert is_free(first.redirect_uri)
-
-
-@pytest.mark.parametrize("what", ["query", "code"])
-async def test_f12_8_a_query_or_a_code_will_do(what: str, tmp_path: Path) -> None:
-    async def paste(prompt: LoginPrompt) -> str | None:
-        query = urlsplit(await consent(prompt.url)).query
-        return query if what == "query" else dict(parse_qsl(query))["code"] + "\n"
-
-    # A server that promises to say who it is wants the whole of it.
-    script = {} if what == "query" else {"metadata": {"authorization_response_iss_parameter_supported": None}}
-    async with AuthFaults(**script) as server:
-        assert (await log_in(server, tmp_path, on_login_url=Someone(paste))).fresh
-
-
-async def test_f12_8_only_an_external_redirect_is_allowed(tmp_path: Path) -> None:
-    async def paste(prompt: LoginPrompt) -> str | None:
-        assert not prompt.listening and prompt.redirect_uri == "https://me.example/back"
-        return await consent(prompt.url)
-
-    async with AuthFaults() as server:
-        settings = AuthSettings(redirect_uri="https://me.example/back")
-        assert (await log_in(spec(server, settings), tmp_path, on_login_url=Someone(paste))).fresh
-
-
-async def test_f12_4_a_port_that_is_set_and_taken_is_named(tmp_path: Path) -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        port = taken.getsockname()[1]
-        async with AuthFaults() as server:
-            for settings in (
-                AuthSettings(redirect_port=port),
-                AuthSettings(redirect_uri=f"http://127.0.0.1:{port}/back"),
-            ):
-                with pytest.raises(LoginFailed, match=str(port)) as failed:
-                    await log_in(spec(server, settings), tmp_path, on_login_url=Someone())
-                assert failed.value.reason == "port"
-
-
-async def test_f12_4_a_port_of_ours_that_is_taken_is_replaced(tmp_path: Path) -> None:
-    async with AuthFaults() as server:
-        someone = Someone()
-        await log_in(server, tmp_path, on_login_url=someone)
-        first = urlsplit(someone.prompts[0].redirect_uri)
-        with socket.socket() as taken:
-            taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            taken.bind(("127.0.0.1", first.port))
-            taken.listen()
-            await log_in(server, tmp_path, on_login_url=someone, force=True)
-        assert urlsplit(someone.prompts[1].redirect_uri).port != first.port
-        # The first one is free again, and used again.
-        await log_in(server, tmp_path, on_login_url=someone, force=True)
-        assert someone.prompts[2].redirect_uri == someone.prompts[0].redirect_uri
-        assert len(server.at("register")) == 2
-
-
-async def test_f12_4_a_redirect_uri_is_used_letter_by_letter(tmp_path: Path) -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    async with AuthFaults() as server:
-        uri = f"http://localhost:{port}/Way/back"
-        someone = Someone()
-        await log_in(spec(server, AuthSettings(redirect_uri=uri)), tmp_path, on_login_url=someone)
-        assert someone.prompts[0].redirect_uri == uri
-        assert dict(parse_qsl(urlsplit(someone.prompts[0].url).query))["redirect_uri"] == uri
-
-
-async def test_f12_2_strays_disturb_nothing(tmp_path: Path) -> None:
-    async def act(prompt: LoginPrompt) -> str | None:
-        back = prompt.redirect_uri
-        origin = back.rsplit("/", 2)[0]
-        for url in (
-            f"{origin}/favicon.ico",
-            f"{origin}/",
-            f"{back}?code=x&state=wrong",
-            f"{back}?error=access_denied&state=wrong",
-            f"{back}?code=x",
-            back,
-        ):
-            status, _, body = await get(url)
-            assert status in (400, 404) and LOGGED_IN not in body.lower()
-        answer = await consent(prompt.url)
-        assert (await get(answer, method="HEAD"))[0] == 405
-        assert (await get(answer, "Sec-Purpose: prefetch\r\n"))[0] == 503
-        someone.open(follow(answer))
-        return None
-
-    async with AuthFaults() as server:
-        someone = Someone(act)
-        assert (await log_in(server, tmp_path, on_login_url=someone)).fresh
-        assert LOGGED_IN in await someone.page()
-
-
-async def test_f12_11_a_wrong_issuer_ends_it_before_the_code_goes_anywhere(tmp_path: Path) -> None:
-    async with AuthFaults(iss="https://evil.example") as server:
-        someone = Someone()
-        with pytest.raises(LoginFailed, match="is not from"):
-            await log_in(server, tmp_path, on_login_url=someone)
-        assert not server.grants("authorization_code")
-        assert "evil" not in await someone.page()
-
-
-async def test_f12_1_and_5_logins_at_once_are_one(tmp_path: Path) -> None:
-    waited: list[str] = []
-    async with AuthFaults() as server:
-        someone = Someone()
-        results = await asyncio.gather(
-            *(log_in(server, tmp_path, on_login_url=someone, on_waiting=waited.append) for _ in range(3))
-        )
-        assert len(someone.prompts) == 1
-        assert len(server.grants("authorization_code")) == 1
-        assert len({each.client_id for each in results}) == 1
-        assert len(waited) == 2
-
-
-async def test_f12_9_callbacks_that_are_swapped_are_refused_and_both_finish(tmp_path: Path) -> None:
-    both: dict[str, LoginPrompt] = {}
-    there = asyncio.Event()
-
-    async def act(prompt: LoginPrompt) -> str | None:
-        both[prompt.issuer] = prompt
-        if len(both) == 2:
-            there.set()
-        await there.wait()
-        mine = await consent(prompt.url)
-        other = next(each for issuer, each in both.items() if issuer != prompt.issuer)
-        status, _, _ = await get(f"{other.redirect_uri}?{urlsplit(mine).query}")
-        assert status in (400, 404)
-        people[prompt.issuer].open(follow(mine))
-        return None
-
-    async with AuthFaults() as one, AuthFaults() as two:
-        people = {each.issuer: Someone(act) for each in (one, two)}
-        results = await asyncio.gather(
-            *(log_in(each, tmp_path, on_login_url=people[each.issuer]) for each in (one, two))
-        )
-        for each in people.values():
-            assert LOGGED_IN in await each.page()
-        assert {each.issuer for each in results} == {one.issuer, two.issuer}
 
 
 async def test_a_cancelled_login_changes_nothing_and_gives_its_port_back(tmp_path: Path) -> None:
@@ -310,23 +108,76 @@ async def test_nobody_comes_in_time(tmp_path: Path) -> None:
         assert is_free(someone.prompts[0].redirect_uri)
 
 
-async def test_f12_12_device_flow(tmp_path: Path) -> None:
-    async def never(prompt: LoginPrompt) -> str | None:
-        await asyncio.Event().wait()
-        return None
-
-    async with AuthFaults(metadata={"device_authorization_endpoint": "{origin}/device"}, pending=1) as server:
-        someone = Someone(never)
-        result = await log_in(server, tmp_path, on_login_url=someone, flow="device")
-        assert result.fresh and someone.prompts[0].user_code and not someone.prompts[0].redirect_uri
-
-
 async def test_a_host_shows_a_login_by_on_login_url(tmp_path: Path) -> None:
     someone = Someone()
     async with AuthFaults() as server:
         async with holding({"s": spec(server)}, files(tmp_path), on_login_url=someone) as (host, _):
             assert (await host.call("s__echo", {"text": "x"})).text == "x"
         assert someone.prompts[0].server == "s" and LOGGED_IN in await someone.page()
+
+
+async def test_a_login_that_is_over_is_replaced_and_that_is_said(tmp_path: Path) -> None:
+    """Found at once that it is over: the person is asked once, and the result says that this was done now."""
+    async with AuthFaults() as server:
+        await log_in(server, tmp_path, on_login_url=Someone(paste))
+        server.expire()
+        for each in server.families:
+            each.revoked = True
+        await run_out(tmp_path)
+        with pytest.raises(NeedsLogin):
+            await log_in(server, tmp_path)
+        someone = Someone(paste)
+        result = await log_in(server, tmp_path, on_login_url=someone, on_waiting=nobody_else)
+        assert result.fresh and len(someone.prompts) == 1
+        assert not (await log_in(server, tmp_path)).fresh
+
+
+async def test_one_that_is_renewed_needs_nobody(tmp_path: Path) -> None:
+    async with AuthFaults() as server:
+        await log_in(server, tmp_path, on_login_url=Someone(paste))
+        server.expire()
+        await run_out(tmp_path)
+        someone = Someone(paste)
+        assert not (await log_in(server, tmp_path, on_login_url=someone)).fresh
+        assert not someone.prompts and len(server.grants("refresh_token")) == 1
+
+
+async def test_who_is_waited_for_is_told_on_the_loop_of_the_caller(tmp_path: Path) -> None:
+    told: list[tuple[int, str]] = []
+
+    def on_waiting(who: str) -> None:
+        told.append((threading.get_ident(), who))
+        go_on.set()
+
+    async def act(prompt: LoginPrompt) -> str | None:
+        await go_on.wait()
+        return await consent(prompt.url)
+
+    go_on = asyncio.Event()
+    async with AuthFaults() as server:
+        results = await asyncio.gather(
+            *(log_in(server, tmp_path, on_login_url=Someone(act), on_waiting=on_waiting) for _ in range(2))
+        )
+        assert all(each.fresh for each in results)
+        assert told == [(threading.get_ident(), told[0][1])] and str(os.getpid()) in told[0][1]
+
+
+async def test_what_is_told_of_the_wait_fails_and_the_login_goes_on(tmp_path: Path) -> None:
+    def on_waiting(who: str) -> None:
+        go_on.set()
+        raise RuntimeError("it cannot be told")
+
+    async def act(prompt: LoginPrompt) -> str | None:
+        await go_on.wait()
+        return await consent(prompt.url)
+
+    go_on, failed = asyncio.Event(), list[dict[str, object]]()
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: failed.append(context))
+    async with AuthFaults() as server:
+        results = await asyncio.gather(
+            *(log_in(server, tmp_path, on_login_url=Someone(act), on_waiting=on_waiting) for _ in range(2))
+        )
+    assert all(each.fresh for each in results) and len(failed) == 1
 
 
 async def test_servers_whose_long_urls_begin_alike_have_each_its_own_login(tmp_path: Path) -> None:

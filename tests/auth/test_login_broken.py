@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from moorings import AuthSettings, Bounds, LoginFailed, LoginPrompt, StoreFailed
+from moorings import AsyncHost, AuthSettings, Bounds, LoginFailed, LoginPrompt, NeedsLogin, StoreFailed
 from moorings.store.credentials import StoreError
 from moorings.store.files import FileStore
-from tests.auth.host_kit import spec
+from tests.auth.host_kit import brokers, by_then, files, holding, outcome, spec
 from tests.auth.login_kit import Someone, browse, is_free, log_in, never, nobody_else, paste
 from tests.auth.step_kit import lying_in, notes
 from tests.faults.auth_server import AuthFaults
@@ -205,6 +205,53 @@ async def test_what_shows_a_login_does_not_let_itself_be_ended(tmp_path: Path) -
         await someone.gone()
 
 
+@pytest.mark.parametrize(
+    "shows",
+    [raises, gives_up, times_out, is_no_text, is_not_async, raises_at_once],
+    ids=lambda it: it.__name__,
+)
+async def test_what_shows_the_logins_of_a_host_fails(shows: Any, tmp_path: Path) -> None:
+    """Its call fails, and no other server of it; the next login, by somebody who can be asked, wakes it."""
+    async with AuthFaults() as server, AuthFaults(open=True) as other:
+        async with holding(
+            {"s": spec(server), "other": spec(other)}, files(tmp_path), on_login_url=shows, ready=False
+        ) as (host, _):
+            await by_then(lambda: host.status()["s"].state == "needs_auth")
+            assert isinstance(await outcome(host), NeedsLogin)
+            assert await outcome(host, "other__echo") == "x"
+            lying = await lying_in(tmp_path)
+            assert not notes(lying) and not credentials(lying)
+            assert (await log_in(server, tmp_path, on_login_url=Someone(paste), on_waiting=nobody_else)).fresh
+            await by_then(lambda: host.status()["s"].state == "ready")
+            assert await outcome(host) == "x"
+
+
+async def test_a_host_is_closed_under_what_does_not_let_itself_be_ended(tmp_path: Path) -> None:
+    let_go, ended = asyncio.Event(), asyncio.Event()
+
+    async def stays(prompt: LoginPrompt) -> str | None:
+        while not let_go.is_set():
+            with contextlib.suppress(asyncio.CancelledError):
+                await let_go.wait()
+        ended.set()
+        return None
+
+    async with AuthFaults() as server:
+        someone = Someone(stays)
+        host = AsyncHost(
+            {"s": spec(server)}, state_dir=False, credentials=files(tmp_path), on_login_url=someone
+        )
+        async with asyncio.timeout(30):
+            async with host:
+                await someone.shown.wait()
+                await host.close(2.0)
+        assert not ended.is_set() and is_free(someone.prompts[0].redirect_uri)
+        await by_then(lambda: not brokers())
+        await sound_again(server, tmp_path, {}, Someone())
+        let_go.set()
+        await ended.wait()
+
+
 # --- the store --------------------------------------------------------------------------------------------------------
 
 CALLS = ("lock", "load", "save", "remove", "keys", "watch")
@@ -278,3 +325,28 @@ async def test_the_store_fails_at_one_of_its_calls(
         else:
             pytest.fail("it has no end")
     assert seen == set(CALLS)
+
+
+async def test_the_store_hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As none of ours does: the login has an end all the same."""
+    bounds = Bounds(connect=10.0, probe=2.0, call=10.0, http_close=0.5, cooldown=0.0, auth=0.1)
+    async with AuthFaults() as server:
+        await log_in(server, tmp_path, on_login_url=Someone(paste))
+        before = credentials(await lying_in(tmp_path))
+        with monkeypatch.context() as patch:
+
+            @contextlib.asynccontextmanager
+            async def lock(*_: Any) -> AsyncIterator[Any]:
+                await asyncio.Event().wait()
+                yield
+
+            patch.setattr(FileStore, "lock", lock)
+            with pytest.raises(LoginFailed) as failed:
+                await log_in(
+                    spec(server, AuthSettings(timeout=0.1), bounds=bounds),
+                    tmp_path,
+                    on_login_url=Someone(paste),
+                    force=True,
+                )
+            assert failed.value.reason == "timeout"
+        await sound_again(server, tmp_path, before, Someone())

@@ -101,6 +101,26 @@ async def test_who_needs_nobody_logs_in_without_a_terminal(flow: str, tmp_path: 
         assert "logged in to s" in out and not stage.bound.exists()
 
 
+async def test_a_store_that_forgets(tmp_path: Path) -> None:
+    """In the memory of this program, where a login would be over with it: nobody is asked for one."""
+    async with AuthFaults() as server:
+        stage = Stage(tmp_path, server)
+        stage.file.write_text("[credentials]\nstore = 'memory'\n" + stage.file.read_text())
+        code, out, problems = await stage.piped("--flow", "device")
+        assert (code, out) == (2, "") and "memory" in problems
+        assert not server.requests
+
+
+async def test_a_store_that_cannot_be_made(tmp_path: Path) -> None:
+    async with AuthFaults(pending=0) as server:
+        stage = Stage(tmp_path, server)
+        stage.file.write_text(stage.file.read_text().replace("'state'", "'/proc/nowhere'"))
+        code, out, problems = await stage.piped("--flow", "device")
+        assert (code, out) == (3, "") and "the store of logins" in problems
+        # Before somebody has been asked for nothing.
+        assert not server.at("device")
+
+
 # --- ended ------------------------------------------------------------------------------------------------------------
 
 MOMENTS = {"finding out": "prm", "registering": "register", "getting tokens": "token"}
@@ -134,6 +154,27 @@ async def test_ctrl_c(moment: str, tmp_path: Path) -> None:
         if held:
             server.release(held)
             server.set(on={held: "ok"})
+        await stage.logs_in()
+
+
+async def test_ctrl_c_again_and_again(tmp_path: Path) -> None:
+    async with AuthFaults() as server:
+        stage = Stage(tmp_path, server)
+        server.set(on={"token": "hold"})
+        with Pty() as pty:
+            before = pty.mode()
+            with stage.at(pty) as running:
+                url = await url_of(pty)
+                await pty.type(await consent(url) + "\n")
+                await server.until(lambda _: bool(server.at("token")))
+                for _ in range(20):
+                    await pty.type("\x03")
+                    await asyncio.sleep(0.01)  # one after another, as fingers do
+                assert await running.ended() in (130, -signal.SIGINT)
+            assert pty.mode() == before
+        assert is_free(redirect_of(url))
+        server.release("token")
+        server.set(on={"token": "ok"})
         await stage.logs_in()
 
 

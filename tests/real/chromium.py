@@ -130,6 +130,8 @@ class Chromium:
         self.context = context
         self._unused = context.pages
         self._pids = set(pids)
+        # Those of the browser alone: it, and what reports its crashes, have some of their own.
+        self._sessions = {session(pid) for pid in self._pids} - {session(os.getpid()), None}
 
     @property
     def tabs(self) -> list[Tab]:
@@ -137,9 +139,8 @@ class Chromium:
 
     @property
     def processes(self) -> set[int]:
-        """All that ever ran of it, the driver too; those of closed tabs only if they were seen here before."""
-        for pid in tuple(self._pids):
-            self._pids.update(procs.descendants(pid))
+        """All that runs of it, or was seen here before; the driver too."""
+        self._pids.update(pid for pid, fields in procs.everybody().items() if fields[3] in self._sessions)
         return self._pids
 
     async def tab(self, url: str = "") -> Tab:
@@ -185,6 +186,7 @@ async def running(path: str, home: str, context: dict[str, Any]) -> AsyncIterato
     async with async_playwright() as playwright:
         profile = await playwright.chromium.launch_persistent_context(
             Path(home, "profile"),
+            artifacts_dir=Path(home, "artifacts"),
             executable_path=path,
             chromium_sandbox=False,  # it needs rights that containers do not give
             args=FLAGS,
@@ -196,7 +198,6 @@ async def running(path: str, home: str, context: dict[str, Any]) -> AsyncIterato
         try:
             yield chromium
         finally:
-            pids = set(chromium.processes)
             try:
                 async with asyncio.timeout(GONE_WITHIN):
                     await profile.close()
@@ -204,6 +205,8 @@ async def running(path: str, home: str, context: dict[str, Any]) -> AsyncIterato
                 pass  # It was dead.
             except TimeoutError:
                 chromium.kill()
+    # What it had begun to start when it was ended comes to an end a moment after it.
+    pids = chromium.processes
     assert await procs.gone(pids, GONE_WITHIN), [command_line(each) for each in pids if procs.alive(each)]
 
 
@@ -212,6 +215,12 @@ def command_line(pid: int) -> str:
         return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
     except OSError:  # gone
         return ""
+
+
+def session(pid: int) -> str | None:
+    """That of a process, as /proc tells it; None if it is gone."""
+    fields = procs.stat(pid)
+    return None if fields is None else fields[3]
 
 
 def has_ipv6() -> bool:

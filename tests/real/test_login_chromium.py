@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import signal
 import socket
 import sys
@@ -245,20 +246,29 @@ async def test_the_back_button_before_and_after_the_yes(
         assert provider.facts()["token"] == 1
 
 
-@cases(("double click", OIDC), ("three forms", OIDC), ("three forms", BETTER))
+@cases(("three forms", OIDC), ("double click", BETTER), ("three forms", BETTER))
 async def test_a_yes_that_is_sent_more_than_once(
     chromium: Any, some_server: Any, tmp_path: Path, how: str
 ) -> None:
     with some_server() as provider:
         async with chromium() as browser, begun(provider, tmp_path) as (shown, task):
-            tab = await browser.tab(await shown.url())
+            url = await shown.url()
+            tab = await browser.tab(url)
             await sign_in(tab)
             if how == "double click":
                 await agree(tab, times=2)
             else:
                 await tab.page.wait_for_selector(CONSENT)
                 await tab.page.evaluate("for (let n = 0; n < 3; n += 1) document.forms[0].submit()")
-            await tab.shows(SUCCESS)
+            await tab.shows(re.compile(f"{SUCCESS}|something went wrong"))
+            if SUCCESS not in await tab.text():
+                # oidc-provider takes a yes once: where the second one cut off the first on its way to us, the person
+                # sees an error, and opens the address again.
+                await asyncio.wait({task}, timeout=2.0)
+                if provider.facts()["token"] == 0:
+                    await tab.goto(url)
+                    await agree(tab)
+                    await tab.shows(SUCCESS)
             await logged_in(task)
         assert await whoami(provider, tmp_path) and provider.facts()["token"] == 1
 
@@ -357,12 +367,14 @@ async def process(provider: Provider, folder: Path, timeout: float = 60.0) -> As
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.PIPE,
     )
+    one = Process(started)
     try:
-        yield Process(started)
+        yield one
     finally:
-        if started.returncode is None:
+        is_over = any("client" in each or "failed" in each for each in one.said)
+        if started.returncode is None and not is_over:
             started.terminate()
-        await started.communicate()
+        await asyncio.wait_for(started.communicate(), WITHIN)
 
 
 async def test_f12_5_two_processes_at_once_have_one_address_for_the_person(

@@ -50,6 +50,12 @@ def test_a_file_in_the_place_of_the_folder_is_an_error(tmp_path: Path) -> None:
         StateFolder(tmp_path / "file" / "x").create()
 
 
+def test_a_folder_where_there_can_be_none_is_an_error() -> None:
+    """/proc says of a new folder that its parent is not there."""
+    with pytest.raises(OSError):
+        StateFolder("/proc/nowhere/at/all").create()
+
+
 def test_a_relative_folder_does_not_move_with_the_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

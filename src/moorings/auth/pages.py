@@ -64,7 +64,8 @@ def waiting_page(server: str) -> str:
         _DOTS,
         "Login",
         f"Finishing the login to <bdi>{_plain(server, MOST_NAME)}</bdi>",
-        "<p>This page says in a moment how it went.</p>",
+        # A program that is killed tells nobody.
+        "<p>This page says in a moment how it went. If it does not, look where you started the login.</p>",
     )
     return page[: page.index(_END)]
 

@@ -77,13 +77,13 @@ def refresh(options: Options, name: str, timeout: float | None) -> int:
 
     Whatever uses it, in any process, goes on with the new token. If the server does not answer, the old one stays.
     """
-    import asyncio
-
     from moorings import refresh_login
+
+    from .running import run
 
     config = read_config(options)
     (server,) = chosen_http_servers(config, (name,)).values()
-    login = asyncio.run(
+    login = run(
         refresh_login(
             server,
             name=name,

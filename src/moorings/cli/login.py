@@ -3,7 +3,6 @@ device; and it is shown by a real request that the server takes it."""
 
 from __future__ import annotations
 
-import asyncio
 import os
 import sys
 from functools import partial
@@ -17,6 +16,7 @@ from .exit_codes import ExitCode, exit_code_of, table
 from .hosting import chosen_servers, open_host, read_config, start_bound, to_be_looked_at
 from .options import Options, common_options, take_seconds
 from .output import Output, error_document
+from .running import run
 from .text import visible, visible_lines
 
 if TYPE_CHECKING:
@@ -111,7 +111,7 @@ def _one(
 
     shown, nobody = _shown(options, server, way)
     try:
-        result = asyncio.run(
+        result = run(
             login(
                 server,
                 name=name,

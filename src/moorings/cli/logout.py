@@ -13,6 +13,7 @@ from .exit_codes import ExitCode, table
 from .hosting import chosen_http_servers, read_config
 from .options import Options, common_options, take_seconds
 from .output import Output
+from .running import run
 from .text import visible, visible_lines
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ def verb(options: Options, names: tuple[str, ...], every: bool, local: bool, tim
         raise click.UsageError("name the servers to log out of, or give --all")
     config = read_config(options)
     servers = chosen_http_servers(config, names)
-    told = asyncio.run(_all(config, servers, local, timeout))
+    told = run(_all(config, servers, local, timeout))
     reports = {name: each for name, each in told.items() if not isinstance(each, BaseException)}
     failed = [each for each in told.values() if isinstance(each, BaseException)]
     if not options.output.as_json:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import sys
 from pathlib import Path
@@ -13,6 +12,7 @@ import click
 from .exit_codes import ExitCode, table
 from .hosting import chosen_http_servers, read_config
 from .options import Options, common_options
+from .running import run
 from .text import visible
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def export_verb(
     servers = chosen_http_servers(config, names)
     if passphrase_file is None and os.path.lexists(to):
         raise click.UsageError(f"{to} is there already: name another file")
-    report = asyncio.run(
+    report = run(
         export_logins(
             servers,
             to,
@@ -96,7 +96,7 @@ def import_verb(options: Options, file: str, passphrase_file: str | None, replac
     config = read_config(options)
     if passphrase_file is None and not Path(file).is_file():
         raise click.UsageError(f"{file} is no file")
-    report = asyncio.run(
+    report = run(
         import_logins(
             file,
             _passphrase(options, passphrase_file, confirm=False),
@@ -105,7 +105,7 @@ def import_verb(options: Options, file: str, passphrase_file: str | None, replac
             replace=replace,
         )
     )
-    used = asyncio.run(_used(config, report.logins))
+    used = run(_used(config, report.logins))
     output = options.output
     if output.as_json:
         output.document({"file": report.file, "config": config.file, "report": report, "servers": list(used)})

@@ -43,6 +43,7 @@ from ..config.headers import same_name
 from ..errors import LoginFailed, MisuseError, NeedsLogin, StoreFailed
 from ..server.connect import net_settings
 from ..store.credentials import StoreError
+from ..store.where import in_memory
 from ..transport import headers_command
 from ..transport.http_headers import HeadersFailed, HeaderSource
 from .asking import Asking
@@ -108,7 +109,7 @@ async def login(
         NeedsLogin: a person is wanted, and there is no ``on_login_url``.
         StoreFailed: the store did not answer.
         ConfigError: it cannot be used here, or a file of the settings is missing.
-        MisuseError: ``auth`` is false, or the headers hold a login of their own.
+        MisuseError: ``auth`` is false, the headers hold a login of their own, or nothing would keep this one.
     """
     settings = _settings(server, flow)
     loop = asyncio.get_running_loop()
@@ -117,6 +118,11 @@ async def login(
     headers = _Headers(server, asking)
     folder = state_folder(state_dir)
     where = credentials or CredentialSettings()
+    if in_memory(where, folder) and settings.chosen_flow() not in ALONE:
+        raise MisuseError(
+            "logins are kept in the memory of a program here: this one would be over with its end",
+            fix="name a store of credentials, or a state_dir",
+        )
     shows = on_login_url
 
     def ask(prompt: LoginPrompt) -> Awaitable[str | None]:
@@ -180,6 +186,10 @@ async def _login(access: Access, account: Account, name: str, *, force: bool) ->
                 under_way.cancel()
                 with contextlib.suppress(AuthFault, StoreError, TimeoutError):
                     await under_way.outcome.outcome(loop.time() + END_WITHIN)
+    except TimeoutError as fault:
+        raise LoginFailed(
+            "it did not come to an end within all of its bounds", reason="timeout", server=name
+        ) from fault
     except NeedsPerson as fault:
         raise _nobody(name) from fault
     except AuthFault as fault:

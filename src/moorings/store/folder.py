@@ -77,16 +77,17 @@ def safe_name(name: str) -> str:
     return f"{_UNSAFE.sub('-', name.casefold()).strip('-')[:40]}~{digest}"
 
 
-def _make_private(path: Path) -> None:
+def _make_private(path: Path, *, in_vain: bool = False) -> None:
     try:
         os.mkdir(path, 0o700)
     except FileExistsError:
         if not path.is_dir():
             raise
     except FileNotFoundError:
-        if path.parent == path:
+        # Some file systems say so of a folder that nobody can make there, as /proc does.
+        if path.parent == path or in_vain:
             raise
         _make_private(path.parent)
-        _make_private(path)
+        _make_private(path, in_vain=True)
     else:
         os.chmod(path, 0o700)  # the umask may have taken away what we need ourselves
