@@ -9,9 +9,11 @@ from typing import Any
 
 import pytest
 
-from moorings import NeedsLogin
+from moorings import AsyncHost, Bounds, LoginPrompt, NeedsLogin
 from tests.auth.host_kit import away, by_then, files, holding, logged_in, outcome, run_out, spec
-from tests.faults.auth_server import AuthFaults
+from tests.auth.login_kit import Someone
+from tests.faults.auth_server import AuthFaults, consent
+from tests.host.kit import Events
 
 ELSEWHERE = """
 from tests.auth.login_kit import browse
@@ -76,3 +78,27 @@ async def test_f12_6_why_is_told_and_a_login_elsewhere_wakes_it_at_once(reason: 
             assert time.time() - written < 3.0
             await by_then(lambda: host.status()["s"].state == "ready")
             assert await outcome(host) == "x"
+
+
+@pytest.mark.parametrize("era", ["handshake", "sse"])
+async def test_f12_7_a_person_who_is_done_before_the_limit_of_the_start(era: str, tmp_path: Path) -> None:
+    """What they took is not taken from the server: its start has its own time, and fails for no want of it."""
+
+    async def act(prompt: LoginPrompt) -> str | None:
+        await asyncio.sleep(1.5)
+        return await consent(prompt.url)
+
+    someone, bounds = Someone(act), Bounds(connect=3.0, probe=3.0, call=30.0, http_close=0.5, cooldown=20.0)
+    how = {"transport": "sse"} if era == "sse" else {}
+    async with AuthFaults(era=era, on={"initialize": "slow:2"}) as server:
+        events = Events()
+        async with AsyncHost(
+            {"s": spec(server, bounds=bounds, **how)},
+            state_dir=False,
+            credentials=files(tmp_path),
+            on_login_url=someone,
+            on_event=events,
+        ) as host:
+            await events.seen("s", "ready")
+            assert "parked" not in events.states("s") and await outcome(host) == "x"
+        assert len(someone.prompts) == 1 == len(server.grants("authorization_code"))
