@@ -453,9 +453,10 @@ class NeedsLogin(Refused):
     ) -> None:
         super().__init__(message, server=server, tool=tool, sent=False, elapsed=elapsed, fix=fix)
         self.reason = reason
-        """``login`` (nobody has logged in), ``expired``, ``revoked`` or ``lost`` (the login is over), ``scope`` (it is
-        good, and not for this), ``denied``, ``client`` (who we are must be configured), ``server`` (where to log in
-        must be), ``package`` (something must be installed)."""
+        """``login`` (nobody has logged in), ``expired``, ``revoked`` or ``lost`` (the login is over), ``client_gone``
+        (so is the client that we registered; a login makes another), ``scope`` (it is good, and not for this),
+        ``denied``, ``client`` (who we are must be configured), ``server`` (where to log in must be), ``package``
+        (something must be installed)."""
 
 
 class NotSent(CallError):

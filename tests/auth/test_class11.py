@@ -238,9 +238,9 @@ async def test_f11_6_a_client_that_the_server_forgot(tmp_path: Path) -> None:
                     assert isinstance(error, (Refused, NotSent))
                     assert await stored(tmp_path / "d") == [first]
                     await asyncio.sleep(0.05)
-            assert error.reason == "client" or "client" in str(error)
+            assert error.reason == "client_gone" and error.fix and "moor login s" in error.fix
             assert len(server.grants("refresh_token")) == 2
-            await events.seen("s", "needs_client")
+            await events.seen("s", "needs_auth")
         assert [each.state for each in await stored(tmp_path / "d")] == ["refused"]
         registered = len(server.at("register"))
         async with holding({"s": spec(server)}, files(tmp_path / "d"), browser=person) as (host, _):

@@ -415,6 +415,7 @@ def granted(
         token_type=tokens.token_type,
         expires_at=None if tokens.expires_in is None else now + tokens.expires_in,
         obtained_at=now,
+        granted_at=now,
         refresh_token=tokens.refresh_token,
         scopes=tuple(requested_scopes) if tokens.scopes is None else tokens.scopes,
         requested_scopes=tuple(requested_scopes),

@@ -93,6 +93,8 @@ class Identity:
             if registration.auth_method != "private_key_jwt":
                 return registration
             return msgspec.structs.replace(registration, signing_key=await self._signing_key())
+        if self._settings.client_id is None and registration.auth_method == "none":
+            return registration  # It was named for that login alone, and has nothing to prove itself by.
         if self._settings.client_id != registration.client_id:
             raise NeedsClient(
                 f"the client {registration.client_id!r} is configured no more", fix="log in with the new one"

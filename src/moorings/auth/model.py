@@ -173,7 +173,9 @@ class Credential(Struct, frozen=True, kw_only=True):
     expires_at: float | None = None
     """Wall clock seconds; at that time it is expired. None: not known, so used until a 401."""
     obtained_at: float
-    """Wall clock seconds."""
+    """Wall clock seconds, as all times here: of the access token."""
+    granted_at: float | None = None
+    """Of the first one, so of the login. None: not known."""
     refresh_token: Secret | None = None
     scopes: tuple[str, ...] = ()
     """What was granted."""

@@ -20,11 +20,13 @@ from .renewal import ClientGone, Dead
 
 __all__ = ["TO_CONFIGURE", "Needs", "needs_of"]
 
-Needs = Literal["login", "expired", "revoked", "lost", "scope", "denied", "client", "server", "package"]
+Needs = Literal[
+    "login", "expired", "revoked", "lost", "client_gone", "scope", "denied", "client", "server", "package"
+]
 """``login``: nobody has logged in, or somebody logged out. ``expired``, ``revoked``, ``lost``: the login is over, and
-how it came to that. ``scope``: it is good, and not for this. ``denied``: the server or the person said no. ``client``:
-who we are must be configured. ``server``: so must the authorization server. ``package``: something is to be
-installed."""
+how it came to that. ``client_gone``: so is the client that we registered; a login registers another. ``scope``: it is
+good, and not for this. ``denied``: the server or the person said no. ``client``: who we are must be configured.
+``server``: so must the authorization server. ``package``: something is to be installed."""
 
 TO_CONFIGURE = {
     "client": "see whether auth.client_id, its secret or key, and auth.auth_method are those "
@@ -39,7 +41,9 @@ def needs_of(fault: AuthFault) -> Needs:
     """The word for a fault that does not pass by itself."""
     if isinstance(fault, NeedsPerson):
         return needs_of(fault.why)
-    if isinstance(fault, NeedsClient | ClientGone):
+    if isinstance(fault, ClientGone):
+        return "client_gone" if fault.ours else "client"
+    if isinstance(fault, NeedsClient):
         return "client"
     if isinstance(fault, GrantError):
         return "client" if fault.code in _ABOUT_US else "server"

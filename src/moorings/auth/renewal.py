@@ -54,7 +54,12 @@ class Dead(AuthFault):
 
 
 class ClientGone(AuthFault):
-    """The server does not know the client any more (``invalid_client``)."""
+    """The server does not know the client any more (``invalid_client``), or it cannot prove itself."""
+
+    def __init__(self, reason: str, credential: Credential) -> None:
+        super().__init__(reason)
+        self.ours = credential.registration.source == "dynamic"
+        """We registered it: the next login registers another one."""
 
 
 class Postponed(AuthFault):
@@ -187,7 +192,7 @@ class Renewal:
             return await self._failed(stored, error, interrupted, lease)
         except NeedsClient as error:
             await self._drop(intent, lease)
-            raise ClientGone(error.reason) from error
+            raise ClientGone(error.reason, stored) from error
         except AuthNetError as error:
             # Whether it was rotated is not known where it was sent: the intent stays and says so.
             if not error.sent:
@@ -205,7 +210,7 @@ class Renewal:
         intent = self._digest + INTENT
         if error.code == "invalid_client":
             await self._drop(intent, lease)
-            raise ClientGone(error.reason) from error
+            raise ClientGone(error.reason, stored) from error
         if error.code != "invalid_grant":
             if not (error.transient and error.sent and error.status is None):
                 await self._drop(intent, lease)

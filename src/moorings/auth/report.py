@@ -58,8 +58,12 @@ class Login(msgspec.Struct, frozen=True, kw_only=True):
     """Those that were granted."""
     requested_scopes: tuple[str, ...] = ()
     """Those that were asked for."""
+    granted_at: float | None = None
+    """When its first token was got, so when somebody logged in; None if that is not known."""
     obtained_at: float | None = None
     """When its access token was got."""
+    renewed_at: float | None = None
+    """When it was renewed last; None if it was not yet."""
     expires_at: float | None = None
     """When that ends; None if the server did not say."""
     renews_at: float | None = None
@@ -212,7 +216,11 @@ def login_of(credential: Credential, *, pending: bool = False) -> Login:
         grant=credential.grant,
         scopes=credential.scopes,
         requested_scopes=credential.requested_scopes,
+        granted_at=credential.granted_at,
         obtained_at=credential.obtained_at,
+        renewed_at=credential.obtained_at
+        if credential.granted_at not in (None, credential.obtained_at)
+        else None,
         expires_at=credential.expires_at,
         renews_at=due_at(credential, 1.0),
         refreshable=credential.refresh_token is not None,

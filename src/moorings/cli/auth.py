@@ -275,7 +275,12 @@ def _login_rows(login: Login | None) -> Iterator[tuple[str, str]]:
     if login.state == "unreadable":
         return
     yield "scopes", " ".join(login.scopes) or "not said"
-    yield "obtained", f"{_moment(login.obtained_at)}, by {login.grant.replace('_', ' ')}"
+    by = login.grant.replace("_", " ")
+    yield (
+        "obtained",
+        f"{_moment(login.obtained_at if login.granted_at is None else login.granted_at)}, by {by}",
+    )
+    yield "renewed", "" if login.renewed_at is None else _ends(login.renewed_at, now, "")
     yield "expires", _ends(login.expires_at, now, "") or "not said"
     yield "renewal", "by a refresh token" if login.refreshable else "there is no refresh token"
     yield "DPoP", "bound to a key" if login.dpop else ""

@@ -170,6 +170,10 @@ async def _login(access: Access, account: Account, name: str, *, force: bool) ->
             with contextlib.suppress(AuthFault, TimeoutError):
                 access.wake()
                 bearer = await access.bearer(loop.time() + account.within)
+            if bearer is not None and not set(account.settings.scopes) <= set(
+                bearer.credential.requested_scopes
+            ):
+                bearer = None  # It was for less than what is asked for now.
         if force and not (account.asks or account.kind in ALONE):
             raise _nobody(name)
         # Without force the server is asked first: it may be away, or want no login at all.

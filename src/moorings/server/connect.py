@@ -31,6 +31,7 @@ __all__ = [
     "awaited",
     "connect",
     "kind_of_http",
+    "logged_in",
     "may_be_legacy",
     "next_step",
     "may_die_of_probe",
@@ -143,6 +144,11 @@ def awaited(transport: Transport | None) -> str:
 def waits_for_person(transport: Transport | None) -> bool:
     """Whether a person is at a login that a start waits for."""
     return bool(getattr(transport, "waits_for_person", False))
+
+
+def logged_in(transport: Transport | None) -> bool:
+    """Whether a person logged in while a start waited for that."""
+    return bool(getattr(transport, "logged_in", False))
 
 
 def next_step(spec: ServerSpec, error: CallError | StartError) -> str | None:

@@ -115,6 +115,8 @@ class Life:
         """The tools as listed at the start; None if they could not be listed."""
         self.steps: dict[str, float] = {}
         """Seconds that each step of the start took."""
+        self.took_login = False
+        """True if a login took up the time of the start: the next one begins at once."""
         self.stop_deadline: float | None = None
         """The loop's time by which a close wants this life gone; None leaves it to the bounds."""
         self.record: StopRecord | None = None
@@ -329,6 +331,12 @@ class Life:
             login = StartError("somebody is asked to log in to it", server=self.name, fix="finish the login")
             login.needs = "login"
             return login
+        if connect.logged_in(self._transport):
+            # They are done, and it has used up what was left: the next start has a time of its own.
+            self.took_login = True
+            again = StartError("the login took up the time of its start", server=self.name)
+            again.needs = "login"
+            return again
         how_far = "it was not spawned" if self._transport is None else f"{who} did not finish its start"
         return StartTimeout(
             f"{how_far}: {connect.awaited(self._transport)}",

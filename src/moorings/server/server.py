@@ -312,7 +312,7 @@ class Server:
         was_ready = self.state is State.READY
         needs = isinstance(problem, StartError) and bool(problem.needs)
         if needs:
-            self._await_login()
+            self._await_login(took=life.took_login)
         if problem is not None:
             self.last_error = problem.again()
             self._failed_generation = life.generation
@@ -337,15 +337,18 @@ class Server:
 
     # Waiting for a login
 
-    def _await_login(self) -> None:
-        """Be told when a credential is there that it has not refused. The broker looks at the store, not we."""
+    def _await_login(self, *, took: bool) -> None:
+        """Be told when a credential is there that it has not refused. The broker looks at the store, not we.
+
+        ``took``: the one that there is has been got just now.
+        """
         self._forget_login()
         gate = connect.gate_for(self.name, self.spec, self._settings)
         if gate is None:
             return
         access = gate.open()
         loop = asyncio.get_running_loop()
-        self._refused_login = access.known
+        self._refused_login = None if took else access.known
 
         def told() -> None:
             try:

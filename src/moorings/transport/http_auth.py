@@ -47,6 +47,8 @@ class Gate:
         self._signs = signs
         self.access: Access | None = None
         """None while there is no sign."""
+        self.logged_in = False
+        """True once a person logged in while a message waited for it."""
 
     def open(self) -> Access:
         """There is a sign."""
@@ -130,8 +132,10 @@ class Pass:
         try:
             bearer = access.at_hand()
             if bearer is None:
+                began = time.time()
                 with _standing_still(access, request):
                     bearer = await access.bearer(self._until(access))
+                self._look(access, bearer, began)
             self._bearer = bearer
             return _NOTHING if bearer is None else access.headers(bearer, method, url)
         except AuthFault as fault:
@@ -204,18 +208,27 @@ class Pass:
             return None
         if self._refusals == MOST_REFUSALS:
             return _in_vain(access, ask, failure)
-        self._since = self._since or time.time()
+        began = time.time()
+        self._since = self._since or began
         self._refusals += 1
         from ..auth.faults import AuthFault
 
         try:
             with _standing_still(access, request):
                 self._bearer = await access.refused(self._bearer, self._until(access), ask)
+            self._look(access, self._bearer, began)
         except AuthFault as fault:
             return _failure(access, fault, failure)
         except TimeoutError:
             return _too_slow(access, failure)
         return None
+
+    def _look(self, access: Access, bearer: Bearer | None, began: float) -> None:
+        """Whether it was a person that was waited for."""
+        if self._gate is not None and access.asks and bearer is not None:
+            granted = bearer.credential.granted_at
+            if granted is not None and granted >= began:
+                self._gate.logged_in = True
 
     def _until(self, access: Access) -> float:
         return asyncio.get_running_loop().time() + access.patience

@@ -172,6 +172,12 @@ class LegacySseTransport:
         gate = self._settings.gate
         return gate is not None and gate.waits_for_person
 
+    @property
+    def logged_in(self) -> bool:
+        """True once a person logged in while a message waited for it."""
+        gate = self._settings.gate
+        return gate is not None and gate.logged_in
+
     async def prepare(self) -> None:
         """Load what is loaded late, and make the TLS context: that is not the server's time. Faults show on sending."""
         try:
