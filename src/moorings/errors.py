@@ -307,10 +307,10 @@ class LoginFailed(MooringsError):
         super().__init__(message, server=server, fix=fix)
         self.reason = reason
         """``denied`` (the server or the person said no), ``timeout`` (nobody came back in time), ``not_wanted`` (the
-        server answers without a login), ``not_taken`` (it refuses the tokens that came), ``unproven`` (tokens are
-        stored, and whether the server takes them is not known), ``unsaved`` (they could not be stored), ``port`` (that
-        of the listener is taken), ``unreachable`` (a server did not answer), ``client``, ``server`` or ``package`` (as
-        ``NeedsLogin.reason``), ``failed`` (anything else)."""
+        server answers without a login), ``not_taken`` (it refuses the tokens that came), ``unproven`` (whether it takes
+        them is not known: they are stored where there was no login that works), ``unsaved`` (they could not be stored),
+        ``port`` (that of the listener is taken), ``unreachable`` (a server did not answer), ``client``, ``server`` or
+        ``package`` (as ``NeedsLogin.reason``), ``failed`` (anything else)."""
 
 
 class RefreshFailed(MooringsError):

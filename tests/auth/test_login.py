@@ -22,7 +22,7 @@ from moorings import (
     refresh_login,
 )
 from moorings.auth.login import TABLE
-from tests.auth.host_kit import files, holding, run_out, spec
+from tests.auth.host_kit import files, holding, run_out, spec, stored
 from tests.auth.login_kit import LOGGED_IN, Someone, is_free, log_in, nobody_else, paste, state_of
 from tests.faults.auth_server import AuthFaults, consent
 
@@ -309,3 +309,26 @@ async def test_a_login_that_waited_for_one_that_came_to_nothing_has_its_turn(tmp
         assert len(second.prompts) == 1
         with pytest.raises(asyncio.CancelledError):
             await one
+
+
+@pytest.mark.parametrize("word", ["status:503", "silent", "challenge"])
+async def test_a_login_that_works_is_kept_where_nothing_shows_that_the_new_one_does(
+    word: str, tmp_path: Path
+) -> None:
+    """It may be for less: then the old one could do what the new one cannot."""
+    async with AuthFaults() as server:
+        await log_in(server, tmp_path, on_login_url=Someone())
+        before = await stored(tmp_path)
+
+        async def act(prompt: LoginPrompt) -> str | None:
+            if word == "challenge":
+                # From now on the question wants more than any token has.
+                server.set(on={"server/discover": "status:403"})
+            else:
+                server.set(on={"server/discover": word})
+            return await consent(prompt.url)
+
+        with pytest.raises(LoginFailed, match="what there was before is kept") as failed:
+            await log_in(server, tmp_path, on_login_url=Someone(act), force=True)
+        assert failed.value.reason == "unproven"
+        assert await stored(tmp_path) == before

@@ -16,6 +16,7 @@
     │   ├── LoginDenied        ... because the server said no
     │   ├── PortTaken          (``callback.py``) ... because the way back is another program's
     │   ├── NotWanted          ... as the server answers without one
+    │   ├── NotProven          ... because it is not known whether the MCP server takes the tokens that came
     │   ├── NotTaken           ... because the MCP server does not take the tokens that came
     │   └── WrongIssuer        ... because the answer is another server's (RFC 9207)
     ├── StrayCallback          a request that is no answer to this attempt, which goes on
@@ -44,6 +45,7 @@ __all__ = [
     "NeedsClient",
     "NeedsExtra",
     "NeedsPerson",
+    "NotProven",
     "NotTaken",
     "NotWanted",
     "StepUpRefused",
@@ -158,6 +160,10 @@ class LoginAbandoned(LoginFault):
 
 class NotWanted(LoginFault):
     """The MCP server answers without a login."""
+
+
+class NotProven(LoginFault):
+    """Tokens came, and it is not known whether the MCP server takes them: what there was before stays in use."""
 
 
 class NotTaken(LoginFault):

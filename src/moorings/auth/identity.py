@@ -22,7 +22,16 @@ from .._tasks import run_in_thread
 from ..store.credentials import CredentialStore, Lease, StoreError
 from . import jose
 from .discovery import Discovered
-from .faults import AuthFault, GrantError, LoginDenied, LoginFault, NeedsClient, NotTaken, WrongIssuer
+from .faults import (
+    AuthFault,
+    GrantError,
+    LoginDenied,
+    LoginFault,
+    NeedsClient,
+    NotProven,
+    NotTaken,
+    WrongIssuer,
+)
 from .http import AuthHttp
 from .model import (
     BadRecord,
@@ -186,7 +195,7 @@ class Identity:
         if isinstance(error, GrantError):
             if error.code == "invalid_client":
                 await self._forget(store, registration.issuer, place, registration.client_id)
-        elif not (isinstance(error, LoginDenied | WrongIssuer | NotTaken) or abandoned):
+        elif not (isinstance(error, LoginDenied | WrongIssuer | NotTaken | NotProven) or abandoned):
             if registration.in_vain + 1 >= MOST_IN_VAIN:
                 await self._forget(store, registration.issuer, place, registration.client_id)
             else:

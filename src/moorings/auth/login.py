@@ -21,7 +21,7 @@ from .._urls import shown_url
 from ..store.credentials import CredentialStore, StoreError
 from . import grants
 from .authorization import MOST_URL, AuthorizationRequest, check_browser_url, push
-from .broker import Ask, stored_for
+from .broker import Ask, stored_for, works
 from .discovery import Discovered
 from .dpop import Prover
 from .faults import (
@@ -32,6 +32,7 @@ from .faults import (
     LoginFault,
     LoginTooLate,
     NotAsync,
+    NotProven,
     NotTaken,
     StrayCallback,
 )
@@ -238,9 +239,9 @@ class LoginAttempt:
                     now, tokens = await self._by_browser(found, landing, registration, scopes, prover)
                 self._to(LoginState.GRANTED)
                 fresh = flow.credential(found, registration, tokens, now, scopes, jwk, known)
-                if self._account.asked or (known is not None and known.state == "good"):
-                    # It is to take the place of one that works, as far as is known.
-                    await self._check(fresh)
+                replaces = known is not None and works(known, now)
+                if self._account.asked or replaces:
+                    await self._check(fresh, replaces=replaces)
             except (GrantError, LoginFault) as error:
                 await flow.identity.suspect(
                     store, landing.place, registration, error, abandoned=self._abandoned
@@ -477,9 +478,15 @@ class LoginAttempt:
 
     # The new tokens
 
-    async def _check(self, fresh: Credential) -> None:
-        if await self._flow.proven(fresh) == "refused":
+    async def _check(self, fresh: Credential, *, replaces: bool) -> None:
+        proof = await self._flow.proven(fresh)
+        if proof == "refused":
             raise NotTaken("the server does not take the tokens that came; what there was before is kept")
+        if proof != "taken" and replaces and self._account.asked:
+            raise NotProven(
+                "the server gave no answer that shows whether it takes the tokens that came; "
+                "what there was before is kept"
+            )
 
 
 _REVOCABLE = frozenset(state for state, after in TABLE.items() if after)

@@ -24,6 +24,7 @@ from ..auth.faults import (
     LoginDenied,
     LoginTooLate,
     NeedsPerson,
+    NotProven,
     NotTaken,
     NotWanted,
     passes,
@@ -262,6 +263,8 @@ def _failed(fault: AuthFault, name: str) -> LoginFailed:
         reason, fix = "timeout", fix or AGAIN.format(name=shlex.quote(name))
     elif isinstance(fault, NotWanted):
         reason, fix = "not_wanted", "log in all the same with --force, if some of its tools want that"
+    elif isinstance(fault, NotProven):
+        reason, fix = "unproven", f"see what it says (moor test {shlex.quote(name)}), and log in again then"
     elif isinstance(fault, NotTaken):
         reason, fix = "not_taken", fix or TO_THE_SERVER
     elif isinstance(fault, PortTaken):
