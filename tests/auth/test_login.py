@@ -10,7 +10,17 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from moorings import AuthSettings, LoginFailed, LoginPrompt, NeedsLogin, logout, refresh_login
+from moorings import (
+    AuthSettings,
+    LoginFailed,
+    LoginPrompt,
+    MisuseError,
+    NeedsLogin,
+    StdioServer,
+    login,
+    logout,
+    refresh_login,
+)
 from moorings.auth.login import TABLE
 from tests.auth.host_kit import files, holding, run_out, spec
 from tests.auth.login_kit import LOGGED_IN, Someone, is_free, log_in, nobody_else, paste, state_of
@@ -55,11 +65,46 @@ async def test_the_second_time_nothing_is_done_and_by_force_it_is(tmp_path: Path
         assert state_of(someone.prompts[0]) != state_of(someone.prompts[1])
 
 
-async def test_without_a_person_it_says_so_and_asks_no_server(tmp_path: Path) -> None:
+async def test_without_a_person_it_says_so_and_asks_no_authorization_server(tmp_path: Path) -> None:
     async with AuthFaults() as server:
         with pytest.raises(NeedsLogin, match="moor login s"):
-            await log_in(server, tmp_path)
+            await log_in(server, tmp_path, force=True)
         assert not server.requests
+        with pytest.raises(NeedsLogin, match="moor login s"):
+            await log_in(server, tmp_path)
+        assert len(server.requests) == 1  # whether it wants a login at all
+
+
+async def test_without_a_person_a_server_that_wants_no_login_or_is_away_is_told_as_that(
+    tmp_path: Path,
+) -> None:
+    async with AuthFaults(open=True) as server:
+        with pytest.raises(LoginFailed) as failed:
+            await log_in(server, tmp_path)
+        assert failed.value.reason == "not_wanted"
+        away = spec(server)
+    with pytest.raises(LoginFailed, match="can be reached") as failed:
+        await login(away, state_dir=False, credentials=files(tmp_path))
+    assert failed.value.reason == "unreachable"
+
+
+async def test_f11_6_a_person_is_not_sent_to_a_server_as_a_client_that_it_forgot(tmp_path: Path) -> None:
+    """Its pages would say so to them, and nobody come back: it is asked (RFC 7592) ahead of that."""
+    async with AuthFaults() as server:
+        first = await log_in(server, tmp_path, on_login_url=Someone())
+        server.forget_clients()
+        again = await log_in(server, tmp_path, on_login_url=Someone(), force=True)
+        assert again.client_id != first.client_id and len(server.at("register")) == 2
+        third = await log_in(server, tmp_path, on_login_url=Someone(), force=True)
+        assert third.client_id == again.client_id
+        server.set(on={"client": "status:500"})
+        fourth = await log_in(server, tmp_path, on_login_url=Someone(), force=True)
+        assert fourth.client_id == again.client_id and len(server.at("register")) == 2
+
+
+async def test_what_is_no_http_server_is_told_as_that() -> None:
+    with pytest.raises(MisuseError, match="StdioServer"):
+        await login(StdioServer(command="true"))  # type: ignore[arg-type]
 
 
 async def test_tokens_that_the_server_does_not_take_replace_nothing(tmp_path: Path) -> None:

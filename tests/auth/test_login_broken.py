@@ -162,6 +162,7 @@ async def test_what_shows_a_login_fails(shows: Any, flow: Any, tmp_path: Path) -
         with pytest.raises(LoginFailed) as failed:
             await log_in(server, tmp_path, on_login_url=shows, force=True, flow=flow)
         assert "state=" not in str(failed.value)
+        assert ("async def" in str(failed.value)) is (shows is is_not_async)
         await sound_again(server, tmp_path, before, Someone())
 
 

@@ -168,6 +168,8 @@ def test_arguments_limit_and_the_one_server_reach_the_host(run: Run, tmp_path: P
         (["test", "gti"], 7, "'git'"),
         (["tools", "off"], 2, "disabled"),
         (["tset"], 2, "No such command"),
+        (["auth", "login"], 2, "it is 'moor login'"),
+        (["auth", "list"], 2, "it is 'moor auth status'"),
         (["test", "--config", "/x/y"], 2, "given twice"),
         (["test", "--jsn"], 2, "No such option"),
         ([], 2, "Missing command"),

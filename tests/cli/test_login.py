@@ -70,7 +70,7 @@ def test_where_nobody_can_be_asked_it_ends_at_once(
     code, out, err = run("tickets", *words)
     assert (code, out) == (4, "")
     assert f"nobody can be asked: {why}" in err and "moor login tickets" in err
-    assert not server.requests
+    assert len(server.requests) == 1, "whether it wants a login"
 
 
 def test_a_flow_that_is_named_needs_no_terminal_and_then_nobody_is_asked(run: Run, server: Any) -> None:
@@ -95,9 +95,21 @@ def test_f12_10_how_it_fails_is_its_exit_code(run: Run, server: Any) -> None:
     server.set(deny=None, open=True)
     code, _, err = run("tickets", "--flow", "browser")
     assert code == 4 and "answers without a login" in err
-    assert run("--all", "--flow", "browser") == (0, "", "moor: tickets: answers without a login\n")
+    for words in (("--flow", "browser"), ("--no-input",)):
+        assert run("--all", *words) == (0, "", "moor: tickets: answers without a login\n")
     code, _, err = run("nobody")
     assert code == 7
+
+
+def test_all_passes_over_a_server_with_a_key_of_its_own(run: Run, tmp_path: Path) -> None:
+    with (tmp_path / "m.toml").open("a") as file:
+        file.write(
+            '[servers.key]\nurl = "http://127.0.0.1:1/mcp"\nheaders = { Authorization = "Bearer k-s3cret" }\n'
+        )
+    code, out, err = run("--all", "--flow", "browser")
+    assert code == 0 and out.startswith("logged in to tickets") and "moor: key: its headers hold" in err
+    code, _, err = run("key", "--flow", "browser")
+    assert code == 2 and "'key'" in err and "s3cret" not in err
 
 
 def test_f12_10_nobody_comes(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -72,7 +72,7 @@ async def test_a_home_that_is_not_there(home: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("how", ["pipe", "no-input", "ci", "paste"])
 async def test_where_nobody_can_be_asked_it_fails_at_once(how: str, tmp_path: Path) -> None:
-    """With a desktop, too: nothing is opened, bound or asked."""
+    """With a desktop, too: nothing is opened or bound, and no authorization server is asked."""
     words = {"no-input": ["--no-input"], "paste": ["--no-browser"]}.get(how, [])
     async with AuthFaults() as server:
         stage = Stage(tmp_path, server)
@@ -87,7 +87,8 @@ async def test_where_nobody_can_be_asked_it_fails_at_once(how: str, tmp_path: Pa
                 out, problems = "", pty.seen
         assert code == 4
         assert not out and "nobody can be asked" in problems and "moor login s" in problems
-        assert not server.requests and not stage.opened.exists() and not stage.bound.exists()
+        assert len(server.requests) == 1, "whether it wants a login"
+        assert not stage.opened.exists() and not stage.bound.exists()
         assert not stage.store.exists() or not await lying_in(stage.store)
 
 

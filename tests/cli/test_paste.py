@@ -354,6 +354,20 @@ async def test_a_signal_that_the_program_ends_by_puts_the_terminal_back(tmp_path
         assert terminal.mode() == before
 
 
+async def test_ctrl_backslash_ends_it_at_once_and_the_terminal_is_put_back(tmp_path: Path) -> None:
+    file = tmp_path / "reads.py"
+    file.write_text("import resource\nresource.setrlimit(resource.RLIMIT_CORE, (0, 0))\n" + PROGRAM)
+    with Pty() as terminal:
+        before = terminal.mode()
+        with terminal.run(file) as running:
+            await terminal.shows("count 0")
+            await terminal.type("half")
+            await terminal.shows("count 4")
+            await terminal.type("\x1c")
+            assert await running.ended() == -signal.SIGQUIT
+        assert terminal.mode() == before
+
+
 async def test_a_signal_that_ends_the_program_is_not_held_up(program: Path) -> None:
     with Pty() as terminal:
         with terminal.run(program) as running:

@@ -46,6 +46,8 @@ OURS = frozenset(
 MOST_CALLBACK = 64 * 1024
 """Characters of a callback's query."""
 MOST_CODE = 16 * 1024
+MOST_URL = 32 * 1024
+"""Characters of a URL that a person opens: servers take less, and so do terminals and the arguments of programs."""
 
 _URL_START = re.compile(r"/|[A-Za-z][A-Za-z0-9+.\-]*://")
 # RFC 3986 has no others; a shell, a terminal or a page would read more into some of these.
@@ -168,6 +170,17 @@ class AuthorizationRequest(Struct, frozen=True, kw_only=True):
             raise LoginFault("the callback brought neither a code nor an error")
         return Secret(code)
 
+    def is_cut_short(self, callback: str | Sequence[tuple[str, str]]) -> bool:
+        """Whether it is for this attempt, and lacks what each answer has: somebody did not copy all of it.
+
+        Raises:
+            StrayCallback: it cannot be read.
+        """
+        values = _once(_pairs(callback) if isinstance(callback, str) else callback)
+        if not _has_state(values, self.state):
+            return False
+        return not (values.get("code") or values.get("error")) or (self.iss_promised and "iss" not in values)
+
     def _check_issuer(self, iss: str | None) -> None:
         """RFC 9207 §2.4: compared letter by letter. A wrong one's texts are not shown, being anybody's."""
         if iss is None:
@@ -192,7 +205,7 @@ def is_for(callback: str, state: Secret) -> bool:
         return False
 
 
-def check_browser_url(url: str) -> None:
+def check_browser_url(url: str, what: str = "authorization endpoint") -> None:
     """Whether a URL from a server may be handed to a browser: https, or http to this machine (F16.4).
 
     Raises:
@@ -200,22 +213,22 @@ def check_browser_url(url: str) -> None:
     """
     scheme = url.partition(":")[0].lower()
     if not url:
-        raise LoginFault("the authorization server names no authorization endpoint")
+        raise LoginFault(f"the authorization server names no {what}")
     if _ODD.search(url):
-        raise LoginFault(f"the authorization endpoint {shown_url(url)} holds characters that no URL has")
+        raise LoginFault(f"the {what} {shown_url(url)} holds characters that no URL has")
+    if len(url) > MOST_URL:
+        raise LoginFault(f"the {what} has {len(url):,} characters, which no browser takes")
     if scheme not in ("http", "https"):
-        raise LoginFault(
-            f"the authorization endpoint has the scheme {said(scheme)[:20]!r}; only https is opened"
-        )
+        raise LoginFault(f"the {what} has the scheme {said(scheme)[:20]!r}; only https is opened")
     try:
         origin(url)
         parts = urlsplit(url)
     except ValueError as fault:
-        raise LoginFault(f"the authorization endpoint {shown_url(url)} cannot be used: {fault}") from None
+        raise LoginFault(f"the {what} {shown_url(url)} cannot be used: {fault}") from None
     if scheme == "http" and not is_loopback(parts.hostname or ""):
-        raise LoginFault(f"the authorization endpoint {shown_url(url)} is not https")
+        raise LoginFault(f"the {what} {shown_url(url)} is not https")
     if "@" in parts.netloc or "#" in url:
-        raise LoginFault(f"the authorization endpoint {shown_url(url)} has a user or a fragment")
+        raise LoginFault(f"the {what} {shown_url(url)} has a user or a fragment")
 
 
 async def push(

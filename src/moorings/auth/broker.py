@@ -64,6 +64,9 @@ MOST_ANEW, ANEW_WITHIN = 2, 600.0
 """New credentials in so many seconds for a server that refuses new ones."""
 CLIENT_FAILURES = 2
 """Times in a row that a server does not know the client, until it is believed."""
+IF_IT_STAYS = (
+    "it is tried again when it is used next, after a pause; if it stays so, log in anew (moor login)"
+)
 
 
 class Subject(msgspec.Struct, frozen=True):
@@ -554,7 +557,9 @@ class Broker:
         if self._steady() < entry.not_before and entry.failure is not None:
             raise entry.failure
         if ask is not None and ask.insufficient:
-            why = f"the server wants more scopes for {ask.operation}: {' '.join(ask.scopes)[:300]}"
+            why = f"the server wants more scopes for {ask.operation}"
+            if ask.scopes:
+                why += f": {' '.join(ask.scopes)[:300]}"
             return await self._obtain(store, entry, ask, Insufficient(why))
         if ask is not None and ask.anew:
             return await self._obtain(store, entry, ask, Gone("the server does not take the token it gave"))
@@ -593,7 +598,8 @@ class Broker:
             # Once may be a mishap of the server's; twice is its word.
             entry.client_failures += 1
             if entry.client_failures < CLIENT_FAILURES:
-                again = Postponed(error.reason)
+                # A command lives for one try alone: it is told what helps if the word is true.
+                again = Postponed(error.reason, fix=IF_IT_STAYS)
                 self._put_off(entry, again)
                 raise again from error
             if flow is not None:
@@ -603,8 +609,14 @@ class Broker:
                     _log.warning("the store of credentials: %s", problem)
             raise
         except Gone:
-            self._publish(entry, None)
-            raise
+            # It was logged out; or a login with another client took its place a moment ago.
+            found: Credential | None = None
+            with contextlib.suppress(StoreError):
+                found, _ = await stored_for(store, entry.subject, self._wall())
+            self._publish(entry, found)
+            if found is None or not self._is_usable(entry, found):
+                raise
+            return found
         finally:
             entry.unsaved = renewal.unsaved
         if _over(fresh):

@@ -478,7 +478,7 @@ class _Search:
             )
         self.raise_if_unknown(before, UNKNOWN)
         raise self.fault(
-            "the server wants a token and says nowhere which authorization server gives it",
+            "nothing that the server says tells which authorization server gives its tokens",
             "no-metadata",
             fix=fix,
         )

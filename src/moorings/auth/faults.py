@@ -148,6 +148,10 @@ class LoginTooLate(LoginFault):
     """Nobody logged in within its bound."""
 
 
+class NotAsync(LoginFault):
+    """What was to show it is no async function."""
+
+
 class LoginAbandoned(LoginFault):
     """Nobody waits for it any more."""
 

@@ -217,7 +217,7 @@ class AccountFlow:
         proof = await self._proof()
         async with store.lock(key.digest(), asyncio.get_running_loop().time() + LOCK_WITHIN) as lease:
             stored = await load(store, key.digest())
-            if stored is not None and self._helps(stored, ask, known):
+            if stored is not None and self.helps(stored, ask, known):
                 return stored
             now = self.wall()
             tokens = await self._without_person(
@@ -258,7 +258,8 @@ class AccountFlow:
             prover=prover,
         )
 
-    def _helps(self, stored: Credential, ask: Ask, known: Credential | None) -> bool:
+    def helps(self, stored: Credential, ask: Ask, known: Credential | None) -> bool:
+        """Whether what is stored does for what was asked for, and came after what is known."""
         return (
             (known is None or stored.version > known.version)
             and usable(stored, self.wall(), 0.0)
@@ -318,15 +319,19 @@ class AccountFlow:
                     _log.warning("what was stored before is not read: %s", damaged)
                 fresh = self.credential(found, registration, tokens, now, scopes, jwk, known, stored)
                 problem = await self._save(store, fresh, lease)
-            if problem is None and known is not None and known.key.digest() != digest:
-                # Another client, or another server: the old one would only be found in its place.
-                async with store.lock(known.key.digest(), until) as lease:
-                    await store.remove(known.key.digest(), lease)
-            return fresh, problem
         except StoreError as error:
             fresh = self.credential(found, registration, tokens, now, scopes, jwk, known, stored)
             self._unsaved(fresh, error)
             return fresh, error
+        if problem is None and known is not None and known.key.digest() != digest:
+            # Another client, or another server: the old one would only be found in its place.
+            try:
+                async with store.lock(known.key.digest(), until) as lease:
+                    await store.remove(known.key.digest(), lease)
+            except StoreError as error:
+                # The new one is stored, and as it is newer it is the one that is found.
+                _log.warning("the login that was there before stays in the store: %s", error)
+        return fresh, problem
 
     async def _save(self, store: CredentialStore, fresh: Credential, lease: Lease) -> StoreError | None:
         try:

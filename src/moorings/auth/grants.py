@@ -58,6 +58,8 @@ MOST_TOKEN = 64 * 1024
 """Characters of a token, which goes into a header."""
 DEVICE_INTERVAL = 5.0
 """Seconds between polls if the server names none, and what ``slow_down`` adds (RFC 8628 §3.5)."""
+MOST_USER_CODE = 100
+"""Characters of a code that a person types."""
 DEVICE_LIFE = 900.0
 """Seconds a device code is held to live if the server does not say."""
 LONGEST_INTERVAL = 60.0
@@ -293,6 +295,8 @@ async def device_begin(
         raise GrantError(
             "unusable", "no device code, user code and place to type it", status=200, what=_what(metadata)
         )
+    if not _is_typed(str(user_code)):
+        raise GrantError("unusable", "a user code that nobody can type", status=200, what=_what(metadata))
     interval = _seconds(body.get("interval"))
     life = _seconds(body.get("expires_in"))
     return DeviceCode(
@@ -554,6 +558,10 @@ def _tokens(body: dict[str, Any], what: str, proved: bool, exchange: bool) -> To
         id_token=_secret(body.get("id_token")),
         issued_token_type=issued if isinstance(issued, str) else "",
     )
+
+
+def _is_typed(code: str) -> bool:
+    return len(code) <= MOST_USER_CODE and code.isprintable()
 
 
 def _unusable(description: str, what: str) -> GrantError:

@@ -172,9 +172,14 @@ class AuthHttp:
         self, url: str, headers: Mapping[str, str], body: bytes | None, *, within: float
     ) -> tuple[int, Mapping[str, str]]:
         """Ask the MCP server itself something (GET without a body, else POST), and read the head of its answer alone:
-        status and headers."""
+        status and headers. It is followed where a connection follows it too: within its origin."""
         method = "GET" if body is None else "POST"
-        return await self._exchange(self._server, method, url, headers, body, within, "none", _head)
+        return await self._exchange(self._server, method, url, headers, body, within, "same-origin", _head)
+
+    async def read(self, url: str, headers: Mapping[str, str] | None = None, *, within: float) -> AuthAnswer:
+        """Read with a secret in the headers: no redirect is followed."""
+        sent = {"Accept": JSON, **(headers or {})}
+        return await self._send(self._acting, "GET", url, sent, None, within, "none")
 
     async def delete(
         self, url: str, headers: Mapping[str, str] | None = None, *, within: float

@@ -34,7 +34,7 @@ from .model import (
     encode_registration,
     registration_key,
 )
-from .registration import preregistered, register
+from .registration import is_gone, preregistered, register
 from .renewal import about, load
 
 if TYPE_CHECKING:
@@ -143,6 +143,10 @@ class Identity:
             stored = await stored_registration(store, key)
             if stored is not None and place != redirect_uri and redirect_uri not in stored.redirect_uris:
                 return None
+            if stored is not None and place and await is_gone(self._http, stored, found.metadata, deadline):
+                # A person would be shown an error at its pages, and nobody come back from them.
+                await _keep(store, key, stored, lease, ending=OLD)
+                stored = None
             if stored is not None and signing_key is not None and stored.auth_method == "private_key_jwt":
                 stored = msgspec.structs.replace(stored, signing_key=signing_key)
             made = await register(

@@ -19,7 +19,7 @@ from .challenge import parse_challenges
 from .dpop import Prover
 from .http import AuthHttp, AuthNetError
 
-__all__ = ["NO_ANSWER", "Knocked", "challenges_of", "knock"]
+__all__ = ["Knocked", "challenges_of", "is_let_in", "knock"]
 
 METHOD = "server/discover"
 
@@ -63,7 +63,13 @@ async def knock(
             schemes = {each.scheme for each in parse_challenges(_all(answer))}
             return "refused" if schemes & {"bearer", "dpop"} or token is None else "unknown"
         else:
-            return "taken" if status < 500 and status not in NO_ANSWER else "unknown"
+            return "taken" if is_let_in(status) else "unknown"
+
+
+def is_let_in(status: int) -> bool:
+    """Whether this is the answer of the server itself to a request that it let in. What an older server says to the
+    question does not matter; a redirect is that of something in between, to a page where people log in."""
+    return status < 500 and not 300 <= status <= 399 and status != 401 and status not in NO_ANSWER
 
 
 async def challenges_of(

@@ -32,6 +32,8 @@ __all__ = ["CALLBACK_PATH", "CALLBACK_PORT", "Landing", "landings"]
 CALLBACK_PORT = 33418
 """Of the redirect URI, where no other is set."""
 CALLBACK_PATH = "/callback"
+TRIES = 3
+"""Looks at one place, at which others may register at the same time."""
 
 
 class Landing(Struct, frozen=True):
@@ -81,16 +83,25 @@ async def landings(
         return
     for number in range(1 if fixed else SLOTS):
         place = fixed or slot(host, number)
-        stored = await stored_registration(store, registration_key(found.issuer, place))
-        known = urlsplit(stored.redirect_uris[0]) if stored is not None and stored.redirect_uris else None
-        try:
-            if known is not None and known.port is not None:
-                yield _landed(place, await listeners.seat(host, port or known.port, known.path))
-            else:
-                yield _landed(place, await listeners.seat(host, port, ""))
-        except PortTaken:
-            if fixed:
-                raise
+        tried: str | None = None
+        for _ in range(TRIES):
+            stored = await stored_registration(store, registration_key(found.issuer, place))
+            registered = stored.redirect_uris[0] if stored is not None and stored.redirect_uris else ""
+            if registered == tried:
+                break
+            tried, known = registered, urlsplit(registered)
+            try:
+                if known.port is not None:
+                    seat = await listeners.seat(host, port or known.port, known.path)
+                else:
+                    seat = await listeners.seat(host, port, "")
+            except PortTaken:
+                if fixed:
+                    raise
+                break
+            yield _landed(place, seat)
+            # It was not taken, as somebody registered for this place meanwhile: that may be had, too, as logins of one
+            # process share their ports.
     raise LoginFault(f"{SLOTS} registrations at {found.issuer} have a port each, and all of these are taken")
 
 

@@ -20,7 +20,7 @@ from .._tasks import TaskOwner
 from .._urls import shown_url
 from ..store.credentials import CredentialStore, StoreError
 from . import grants
-from .authorization import AuthorizationRequest, check_browser_url, push
+from .authorization import MOST_URL, AuthorizationRequest, check_browser_url, push
 from .broker import Ask, stored_for
 from .discovery import Discovered
 from .dpop import Prover
@@ -31,6 +31,7 @@ from .faults import (
     LoginDenied,
     LoginFault,
     LoginTooLate,
+    NotAsync,
     NotTaken,
     StrayCallback,
 )
@@ -157,6 +158,10 @@ class LoginAttempt:
                     if not self._account.asked:
                         raise LoginFault("the login that was under way elsewhere ended without tokens")
                     # Somebody asked for this one, and whoever was before is gone: it is their turn.
+                there = await self._there(store, ask, known)
+                if there is not None:
+                    self._to(LoginState.ADOPTED)
+                    return there
                 self._to(LoginState.PREPARING)
                 return await self._log_in(store, ask, known)
         finally:
@@ -199,6 +204,19 @@ class LoginAttempt:
         """What the login brought that was waited for; None if it came to nothing."""
         stored, _ = await stored_for(store, self._account.subject, self._flow.wall())
         return None if stored is None or stored.state != "good" or stored == known else stored
+
+    async def _there(self, store: CredentialStore, ask: Ask, known: Credential | None) -> Credential | None:
+        """What another login brought that ended before this one had its turn, and after it was begun."""
+        if ask.anew:
+            return None
+        try:
+            stored, _ = await stored_for(store, self._account.subject, self._flow.wall())
+        except StoreError:
+            return None  # It will say so when something is to be kept.
+        if stored is None or not self._flow.helps(stored, ask, known):
+            return None
+        # It may be the old one, renewed by others meanwhile, that the server does not take.
+        return None if await self._flow.proven(stored) == "refused" else stored
 
     # The login
 
@@ -296,6 +314,11 @@ class LoginAttempt:
         )
         if found.metadata.require_pushed_authorization_requests:
             request = await push(flow.http, found.metadata, registration, request, flow.deadline())
+        if len(request.url) > MOST_URL:
+            raise LoginFault(
+                f"the URL of the login has {len(request.url):,} characters, which no browser takes",
+                fix="set auth.scopes to those that are needed" if scopes else None,
+            )
         if landing.seat is not None:
             landing.seat.expect(request.state, self._account.name or shown_url(self._account.url))
         self._to(LoginState.SHOWN)
@@ -336,7 +359,7 @@ class LoginAttempt:
             resource=found.resource_param,
             deadline=flow.deadline(),
         )
-        check_browser_url(device.verification_uri)
+        check_browser_url(device.verification_uri, "address to type the code at")
         complete = device.verification_uri_complete
         try:
             check_browser_url(complete)
@@ -442,7 +465,10 @@ class LoginAttempt:
                         raise LoginFault("nothing was pasted, and nothing else can bring the answer")
                     return _finish(request, await arrived)
                 try:
-                    return request.finish(_whole(pasted, request))
+                    answer = _whole(pasted, request)
+                    if request.is_cut_short(answer):
+                        raise StrayCallback("a part of the address is missing: paste all of it, to its end")
+                    return request.finish(answer)
                 except StrayCallback as stray:
                     problem = stray.reason
             raise LoginFault(f"what was pasted was not the answer of this login, {MOST_PASTES} times")
@@ -462,6 +488,8 @@ _REVOCABLE = frozenset(state for state, after in TABLE.items() if after)
 async def _shown(ask: object, prompt: LoginPrompt) -> str | None:
     try:
         said = await ask(prompt)  # type: ignore[operator]  # an OnLoginUrl
+    except NotAsync:
+        raise
     except Exception as error:  # boundary: what shows a login is somebody else's code
         # Its text may hold the code.
         raise LoginFault(f"what was to show the login failed: {type(error).__name__}") from None
@@ -481,7 +509,8 @@ def _finish(request: AuthorizationRequest, query: str) -> Secret:
 def _whole(pasted: str, request: AuthorizationRequest) -> str | list[tuple[str, str]]:
     """What was pasted: a URL, its query, or the code alone."""
     text = "".join(pasted.split())
-    if "=" in text or "?" in text or "/" in text.partition("://")[2]:
+    # A code may end like Base64 does.
+    if "=" in text.rstrip("=") or "?" in text or "/" in text.partition("://")[2]:
         return text
     if not text:
         raise StrayCallback("nothing was pasted")

@@ -27,6 +27,7 @@ __all__ = [
     "check_document_url",
     "client_document",
     "fits",
+    "is_gone",
     "preregistered",
     "register",
     "takes_document",
@@ -35,6 +36,8 @@ __all__ = [
 
 CODE_GRANTS = ("authorization_code", "refresh_token")
 DEVICE = "urn:ietf:params:oauth:grant-type:device_code"
+MOST_CLIENT_ID = 4096
+"""Characters of a client id."""
 MOST_EXTRA = 16 * 1024
 """Bytes kept of what a registration answer says beside what we use."""
 
@@ -224,6 +227,34 @@ def check_document_url(url: str) -> None:
         raise NeedsClient(f"auth.client_metadata_url cannot be a client id: it {bad}", fix="mend it")
 
 
+async def is_gone(
+    http: Endpoint, registration: Registration, metadata: ServerMetadata, deadline: float
+) -> bool:
+    """Whether its server says that it does not know a dynamic registration (RFC 7592 §2.1), where it can be asked: at
+    the pages of a login nobody could tell us. Raises nothing."""
+    managed = _managed(registration, metadata)
+    if managed is None:
+        return False
+    url, headers = managed
+    try:
+        answer = await ask(http.read(url, headers, within=left(deadline)), metadata.issuer)
+    except GrantError:
+        return False
+    return answer.status in (401, 404, 410)
+
+
+def _managed(registration: Registration, metadata: ServerMetadata) -> tuple[str, Headers] | None:
+    """Where a dynamic registration is read and deleted, with what; None where that is not offered."""
+    url, token = registration.registration_client_uri, registration.registration_access_token
+    if registration.source != "dynamic" or not url or not token:
+        return None
+    # The token goes only where the registration was made, or to the issuer itself.
+    homes = {_origin(registration.issuer), _origin(metadata.registration_endpoint)}
+    if _origin(url) not in homes - {None}:
+        return None
+    return url, Headers(Authorization=f"Bearer {token.reveal()}")
+
+
 async def unregister(
     http: Endpoint, registration: Registration, metadata: ServerMetadata, deadline: float
 ) -> Deleted:
@@ -231,14 +262,10 @@ async def unregister(
 
     ``failed``: it was not reached, or refused; the registration is then only forgotten here.
     """
-    url, token = registration.registration_client_uri, registration.registration_access_token
-    if registration.source != "dynamic" or not url or not token:
+    managed = _managed(registration, metadata)
+    if managed is None:
         return "not_offered"
-    # The token goes only where the registration was made, or to the issuer itself.
-    homes = {_origin(registration.issuer), _origin(metadata.registration_endpoint)}
-    if _origin(url) not in homes - {None}:
-        return "not_offered"
-    headers = Headers(Authorization=f"Bearer {token.reveal()}")
+    url, headers = managed
     try:
         answer = await ask(http.delete(url, headers, within=left(deadline)), metadata.issuer)
     except GrantError:
@@ -432,6 +459,9 @@ def _registration(
         raise NeedsClient(
             f"{metadata.issuer} answered a registration without a client id", fix=ASK_FOR_CLIENT
         )
+    if len(client_id) > MOST_CLIENT_ID or not client_id.isprintable():
+        # RFC 6749 appendix A.1; it stands in each URL of a login.
+        raise NeedsClient(f"{metadata.issuer} registered a client id that cannot be used", fix=ASK_FOR_CLIENT)
     secret = _text(body, "client_secret")
     said_method = body.get("token_endpoint_auth_method")
     method: AuthMethod | None = None

@@ -29,7 +29,7 @@ from .dpop import Nonces, Prover
 from .faults import LoginAbandoned, NeedsPerson, NotWanted
 from .flows import Account, AccountFlow
 from .http import AuthHttp, on_this_machine
-from .knock import NO_ANSWER, Knocked, challenges_of
+from .knock import Knocked, challenges_of, is_let_in
 from .model import ALONE
 from .renewal import Gone, Postponed
 from .scopes import parse_scope
@@ -419,7 +419,7 @@ class LoginUnderWay:
                     return self._bearer.credential
         if not flow.able:
             raise NeedsPerson(Gone("the server does not take the login there is"))
-        fresh = await flow.obtain(store, Ask(challenges), known)
+        fresh = await flow.obtain(store, Ask(challenges, anew=self._force), known)
         self.unsaved = flow.unsaved
         # It is stored: who does not wait for the proof does without.
         with contextlib.suppress(LoginAbandoned):
@@ -433,8 +433,7 @@ class LoginUnderWay:
         assert self._flow is not None
         given = {} if account.headers is None else await account.headers()
         status, challenges = await challenges_of(self._flow.http, account.url, given, within=account.within)
-        # What an older server says to the question does not matter: it was let in.
-        open_ = status < 500 and status != 401 and status not in NO_ANSWER
+        open_ = is_let_in(status)
         if open_ and not self._force:
             raise NotWanted("the server answers without a login")
         return open_, challenges

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import click
 
@@ -25,8 +25,26 @@ __all__ = ["verb"]
 PROXIED = "addresses behind a proxy are the proxy's to vet"
 
 
+class _Auth(click.Group):
+    """Names that other commands have for these verbs are told the one here."""
+
+    elsewhere: ClassVar[dict[str, str]] = {
+        "login": "moor login",
+        "logout": "moor logout",
+        "list": "moor auth status",
+    }
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args[0] in self.elsewhere:
+            ctx.fail(f"No such command {args[0]!r}: it is '{self.elsewhere[args[0]]}'.")
+        return super().resolve_command(ctx, args)
+
+
 @click.group(
     "auth",
+    cls=_Auth,
     short_help="See, renew and move logins; print the client document.",
     no_args_is_help=False,
     epilog=f"\b\nExit codes:\n{table()}",

@@ -66,7 +66,11 @@ def chosen_servers(config: Config, names: Sequence[str]) -> dict[str, Server]:
             raise UnknownServer(
                 f"not in {config.file} (servers there: {known})",
                 server=name,
-                fix=f"did you mean {near[0]!r}?" if near else None,
+                fix=f"did you mean {near[0]!r}?"
+                if near
+                else "a server by its URL needs a name in the file first"
+                if "://" in name
+                else None,
             )
         if not config.servers[name].enabled:
             raise ConfigError(

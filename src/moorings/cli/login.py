@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
-from moorings import ConfigError, LoginFailed, MooringsError, StartError
+from moorings import ConfigError, LoginFailed, MisuseError, MooringsError, StartError
 
 from .exit_codes import ExitCode, exit_code_of, table
 from .hosting import chosen_servers, open_host, read_config, start_bound, to_be_looked_at
@@ -92,13 +92,19 @@ def verb(
                 results[name] = {"login": None, "wanted": False}
                 options.output.message(f"{visible(name)}: answers without a login")
                 continue
-            if len(servers) == 1:
+            if every and isinstance(error, MisuseError):
+                # It has one of its own in its headers, and so wants none of ours.
+                results[name] = {"login": None, "wanted": False}
+                options.output.message(f"{visible(name)}: {visible_lines(error.message)}")
+                continue
+            if not every and len(servers) == 1:
                 raise
             results[name] = {"error": error_document(error, exit_code_of(error))}
             options.output.message(visible_lines(str(error)))
             code = code or exit_code_of(error)
             continue
-        code = code or results[name].pop("exit_code")
+        ended = results[name].pop("exit_code")
+        code = code or ended
     if options.output.as_json:
         options.output.document({"file": config.file, "servers": results})
     return code
@@ -241,6 +247,7 @@ def _print(output: Output, result: LoginResult, connected: dict[str, Any]) -> No
     else:
         output.line(f"{name}: the login there is works (--force makes another)")
     if connected["ready"]:
-        output.line(f"  connected: {connected['tools']} tools")
+        count = connected["tools"]
+        output.line(f"  connected: {count} {'tool' if count == 1 else 'tools'}")
     else:
         output.line(f"  the server takes the login, but is not ready: {visible_lines(connected['reason'])}")

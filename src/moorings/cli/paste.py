@@ -138,7 +138,8 @@ if sys.platform != "win32":
             self._line: asyncio.Future[str | None] = self._loop.create_future()
             self._before = termios.tcgetattr(fd)
             self._editor = self._new_editor()
-            self._stops = False
+            self._handled: list[int] = []
+            """Signals that are ours for now."""
 
         async def line(self) -> str | None:
             self._enter()
@@ -147,14 +148,13 @@ if sys.platform != "win32":
                     self._loop.add_reader(self._fd, self._take)
                 except (OSError, NotImplementedError):  # a loop that cannot wait for terminals
                     return None
-                self._handle_stop()
+                self._handle_signals()
                 if self._show is not None:
                     self._show(0)
                 return await self._line
             finally:
                 self._loop.remove_reader(self._fd)
-                if self._stops:
-                    self._loop.remove_signal_handler(signal.SIGTSTP)
+                self._leave_signals()
                 self._restore()
 
         def _new_editor(self) -> LineEditor:
@@ -182,20 +182,30 @@ if sys.platform != "win32":
                 if _in_foreground(self._fd):
                     termios.tcsetattr(self._fd, termios.TCSANOW, self._before)
 
-        # --- stopped and continued
+        # --- stopped and continued, or ended
 
-        def _handle_stop(self) -> None:
-            """While it is stopped the shell has the terminal as it was. Only the main thread can see to that."""
-            if signal.getsignal(signal.SIGTSTP) is not signal.SIG_DFL:
-                return
-            with suppress(ValueError, RuntimeError):
-                self._loop.add_signal_handler(signal.SIGTSTP, self._stop)
-                self._stops = True
+        def _handle_signals(self) -> None:
+            """While it is stopped (Ctrl-Z), and when it is ended at once (Ctrl-\\), the shell has the terminal as it
+            was. Only the main thread can see to that."""
+            for number, act in ((signal.SIGTSTP, self._stop), (signal.SIGQUIT, self._quit)):
+                if signal.getsignal(number) is not signal.SIG_DFL:
+                    continue
+                with suppress(ValueError, RuntimeError):
+                    self._loop.add_signal_handler(number, act)
+                    self._handled.append(number)
+
+        def _leave_signals(self) -> None:
+            while self._handled:
+                self._loop.remove_signal_handler(self._handled.pop())
+
+        def _quit(self) -> None:
+            self._restore()
+            self._leave_signals()
+            signal.raise_signal(signal.SIGQUIT)
 
         def _stop(self) -> None:
             self._restore()
-            self._loop.remove_signal_handler(signal.SIGTSTP)
-            self._stops = False
+            self._leave_signals()
             signal.raise_signal(signal.SIGTSTP)
             # Here it stands still until SIGCONT.
             if self._line.done():
@@ -204,7 +214,7 @@ if sys.platform != "win32":
                 if _in_foreground(self._fd):
                     self._before = termios.tcgetattr(self._fd)
                     self._enter()
-                    self._handle_stop()
+                    self._handle_signals()
                     if self._show is not None:
                         self._show(self._editor.length)
                     return

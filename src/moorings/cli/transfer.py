@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 __all__ = ["export_verb", "import_verb"]
 
+SHORTEST = 8
+"""Characters of a passphrase, as the export wants them; asked for here, so that a person is not sent away."""
 MOST_PASSPHRASE = 4096
 """Bytes of a file that holds one."""
 
@@ -155,8 +157,22 @@ def _passphrase(options: Options, file: str | None, *, confirm: bool) -> Secret:
             f"nobody can be asked for the passphrase ({nobody}): give --passphrase-file FILE"
         )
     return Secret(
-        click.prompt("Passphrase", hide_input=True, confirmation_prompt=confirm, err=True, type=str)
+        click.prompt(
+            "Passphrase",
+            hide_input=True,
+            confirmation_prompt=confirm,
+            err=True,
+            type=str,
+            value_proc=_long_enough if confirm else None,
+        )
     )
+
+
+def _long_enough(said: str) -> str:
+    """A new one; asked for again if it is not."""
+    if len(said) < SHORTEST:
+        raise click.UsageError(f"it has fewer than {SHORTEST} characters")
+    return said
 
 
 def _from(file: str) -> str:

@@ -8,16 +8,21 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import inspect
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from .._outcome import Outcome
 from .._tasks import TaskOwner
+from ..auth.faults import NotAsync
 from ..errors import HostClosedError
 
 __all__ = ["Asking"]
 
 T = TypeVar("T")
+
+LOOK = 1.0
+"""Seconds between two looks whether the other loop is still there."""
 
 
 class Asking:
@@ -40,7 +45,13 @@ class Asking:
 
         async def run() -> None:
             try:
-                outcome.settle(await make())
+                made = make()
+                if not inspect.isawaitable(made):  # programs that are not type-checked
+                    raise NotAsync(
+                        f"what was to show the login is no async function: it returned {type(made).__name__}",
+                        fix="write it with 'async def'",
+                    )
+                outcome.settle(await made)
             except Exception as error:  # boundary: the user's function; its failure is that of the login
                 outcome.settle(None, error)
             except BaseException:  # boundary: the end of its owner; raised again
@@ -61,8 +72,18 @@ class Asking:
             self._loop.call_soon_threadsafe(begin)
         except RuntimeError:
             raise HostClosedError("the host was closed") from None
+        clock = asyncio.get_running_loop().time
+        until = clock() + limit
         try:
-            return await outcome.outcome(asyncio.get_running_loop().time() + limit)
+            while True:
+                try:
+                    return await outcome.outcome(min(until, clock() + LOOK))
+                except TimeoutError:
+                    if outcome.done or clock() >= until:
+                        raise
+                    if self._loop.is_closed():
+                        # It was closed over what ran on it, and such a loop tells nobody.
+                        raise HostClosedError("what showed the login was ended with its loop") from None
         finally:
             # Nobody waits for it any more, however this ended: it must not hold up the close of its owner.
             with contextlib.suppress(RuntimeError):

@@ -31,7 +31,7 @@ from ..auth.faults import (
 from ..auth.flows import Account
 from ..auth.http import AuthNetError
 from ..auth.model import ALONE
-from ..auth.needs import needs_of
+from ..auth.needs import TO_CONFIGURE, needs_of
 from ..auth.prompt import LoginPrompt, OnLoginUrl
 from ..auth.renewal import Postponed
 from ..auth.service import Access, LoginUnderWay
@@ -111,7 +111,7 @@ async def login(
         ConfigError: it cannot be used here, or a file of the settings is missing.
         MisuseError: ``auth`` is false, the headers hold a login of their own, or nothing would keep this one.
     """
-    settings = _settings(server, flow)
+    settings = _settings(server, name, flow)
     loop = asyncio.get_running_loop()
     owner = TaskOwner("login")
     asking = Asking(owner)
@@ -174,8 +174,9 @@ async def _login(access: Access, account: Account, name: str, *, force: bool) ->
                 bearer.credential.requested_scopes
             ):
                 bearer = None  # It was for less than what is asked for now.
-        if not (account.asks or account.kind in ALONE) and (bearer is None or force):
+        if force and not (account.asks or account.kind in ALONE):
             raise _nobody(name)
+        # Without force the server is asked first: it may be away, or want no login at all.
         under_way = access.log_in(account, bearer, force=force)
         try:
             # Each of its steps has a bound: the turn, the person, and what is said to servers.
@@ -239,13 +240,17 @@ def _judge(under_way: LoginUnderWay, credential: Credential, name: str) -> None:
         )
     if under_way.proof == "unknown":
         raise LoginFailed(
-            "tokens are stored, but the server gave no answer that shows whether it takes them",
+            "tokens are stored, but the answer of the server does not show whether it takes them",
             reason="unproven",
             server=name,
-            fix=f"see what it says: moor test {name}",
+            fix=f"see what it says: moor test {shlex.quote(name)}",
         )
 
 
+AGAIN = (
+    "log in again: moor login {name} (--timeout 15m gives more time). "
+    "If the page said that it does not know this client, it is registered anew after two logins without an answer"
+)
 TO_THE_SERVER = "see whether auth.issuer and auth.resource are those of this server"
 
 
@@ -254,7 +259,7 @@ def _failed(fault: AuthFault, name: str) -> LoginFailed:
     if isinstance(fault, LoginDenied):
         reason = "denied"
     elif isinstance(fault, LoginTooLate):
-        reason = "timeout"
+        reason, fix = "timeout", fix or AGAIN.format(name=shlex.quote(name))
     elif isinstance(fault, NotWanted):
         reason, fix = "not_wanted", "log in all the same with --force, if some of its tools want that"
     elif isinstance(fault, NotTaken):
@@ -267,18 +272,27 @@ def _failed(fault: AuthFault, name: str) -> LoginFailed:
         )
     elif isinstance(fault, AuthNetError | Postponed) or passes(fault):
         reason = "unreachable"
+        if isinstance(fault, AuthNetError) and fix is None:
+            fix = f"see whether {fault.url} can be reached from here, and whether the URL, proxy and ca_file are right"
     else:
         needs = needs_of(fault)
         reason = needs if needs in ("client", "server", "package") else "failed"
-    return LoginFailed(fault.reason, reason=reason, server=name, fix=fix)
+    return LoginFailed(fault.reason, reason=reason, server=name, fix=fix or TO_CONFIGURE.get(reason))
 
 
-def _settings(server: HttpServer, flow: Literal["authorization_code", "device"] | None) -> AuthSettings:
+def _settings(
+    server: HttpServer, name: str, flow: Literal["authorization_code", "device"] | None
+) -> AuthSettings:
+    if not isinstance(server, HttpServer):  # programs that are not type-checked
+        raise MisuseError(
+            f"there is nothing to log in to: it is {type(server).__name__}, not HttpServer", server=name
+        )
     if server.auth is False:
-        raise MisuseError("auth is false for this server: there is nothing to log in to")
+        raise MisuseError("auth is false for this server: there is nothing to log in to", server=name)
     if isinstance(server.headers, Mapping) and same_name("authorization", server.headers):
         raise MisuseError(
             "its headers hold an Authorization of their own, which is what is sent",
+            server=name,
             fix="take it out of the headers to log in by OAuth",
         )
     settings = server.auth if isinstance(server.auth, AuthSettings) else AuthSettings()
