@@ -296,4 +296,4 @@ async def test_a_code_that_was_used_before_ends_this_login_alone(tmp_path: Path)
         with pytest.raises(Exception, match="invalid_grant"):
             await log_in(server, tmp_path, on_login_url=someone, force=True)
         assert await stored(tmp_path) == before
-        assert "not logged in" in await someone.page()
+        assert "did not succeed" in await someone.page()
