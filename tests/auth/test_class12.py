@@ -123,7 +123,7 @@ async def test_f12_3_a_refusal_is_shown_and_the_old_login_stays(tmp_path: Path) 
         with pytest.raises(LoginFailed, match="access_denied") as failed:
             await log_in(server, tmp_path, on_login_url=someone, force=True)
         assert failed.value.reason == "denied"
-        assert "access_denied" in await someone.page() and "not logged in" in await someone.page()
+        assert "access_denied" in await someone.page() and "did not succeed" in await someone.page()
         async with holding({"s": spec(server)}, files(tmp_path)) as (host, _):
             assert (await host.call("s__echo", {"text": "x"})).text == "x"
 
@@ -437,7 +437,7 @@ async def test_f12_11_an_issuer_that_was_promised_and_is_missing(tmp_path: Path)
             with pytest.raises(LoginFailed) as failed:
                 await log_in(server, tmp_path, on_login_url=someone)
             assert "access_denied" not in str(failed.value) + await someone.page()
-            assert "not logged in" in await someone.page()
+            assert "did not succeed" in await someone.page()
         assert not server.grants()
 
 

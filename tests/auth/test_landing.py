@@ -61,3 +61,16 @@ async def test_f11_7_the_registered_path_and_the_usual_port_or_any_that_is_free(
 
 def vars_of(way: str) -> dict[str, str]:
     return {"client_id": "by-hand"} if way == "set by hand" else {"client_metadata_url": DOCUMENT}
+
+
+async def test_f11_7_a_port_that_is_set_has_one_registration_with_one_path_that_nobody_can_guess(
+    usual: int, tmp_path: Path
+) -> None:
+    async with AuthFaults() as server:
+        someone, fixed = Someone(), spec(server, AuthSettings(redirect_port=usual))
+        for _ in range(2):
+            assert (await log_in(fixed, tmp_path, on_login_url=someone, force=True)).fresh
+        first, second = (each.redirect_uri for each in someone.prompts)
+        assert first == second and urlsplit(first).port == usual
+        assert len(urlsplit(first).path.removeprefix("/callback/")) >= 16
+        assert len(server.at("register")) == 1

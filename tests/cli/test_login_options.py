@@ -11,8 +11,11 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
+import pytest
+
 from tests.auth.host_kit import holding, outcome, spec, stored
-from tests.cli.login_kit import Stage
+from tests.cli.login_kit import MOOR, Stage
+from tests.cli.ptys import Pty
 from tests.faults.auth_server import AuthFaults, consent
 
 
@@ -136,3 +139,19 @@ async def test_a_want_of_a_login_is_told_apart_from_all_else(tmp_path: Path) -> 
             stage.file.write_text(well)
             code, out, _ = await moor(stage, "test")
             assert code == 3 and "needs_auth" not in out and "moor login" not in out, (status, out)
+
+
+@pytest.mark.parametrize("words", [("call", "s__echo", "text=x"), ("test",), ("tools",)])
+async def test_the_other_verbs_ask_nobody(words: tuple[str, ...], tmp_path: Path) -> None:
+    """A person is there, with a browser: only ``moor login`` is a login."""
+    async with AuthFaults() as server:
+        stage = Stage(tmp_path, server)
+        with Pty() as pty:
+            before = pty.mode()
+            command = (*words, "--config", str(stage.file))
+            with pty.run(MOOR, *command, environ=stage.environ(DISPLAY=":7")) as running:
+                code = await running.ended()
+            assert pty.mode() == before and "moor login s" in pty.seen and "/authorize" not in pty.seen
+        assert code == 4, pty.seen
+        assert not stage.opened.exists() and not stage.bound.exists()
+        assert not server.at("authorize") and not server.at("register")

@@ -59,6 +59,10 @@ async def test_f12_8_the_listener_wins_and_the_terminal_is_free(typed: str, tmp_
         async with AuthFaults() as server:
             async with logging_in(server, tmp_path, pty) as (task, url):
                 await pty.type(typed)
+                if typed:
+                    await pty.shows(
+                        f"({len(typed)} characters)"
+                    )  # What was not read by then is the next reader's.
                 page = await browse(url)
             assert "logged in to" in page.lower()
             assert task.result().fresh

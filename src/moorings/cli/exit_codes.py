@@ -92,6 +92,8 @@ def exit_code_of(error: BaseException) -> ExitCode:
     """The exit code that an error stands for."""
     if isinstance(error, LoginFailed) and error.reason in _LOGIN:
         return _LOGIN[error.reason]
+    if isinstance(error, StartError) and error.needs:
+        return ExitCode.REFUSED
     for kind, code in _BY_ERROR:
         if isinstance(error, kind):
             return code

@@ -33,8 +33,8 @@ __all__ = ["verb"]
 def verb(options: Options, names: tuple[str, ...], timeout: float | None) -> int:
     """List the tools of each server (or of those named), by the names to call them with.
 
-    Tools of servers that are ready are listed even if others are not; the exit code is 3 then,
-    as it is when one that is ready does not list them.
+    Tools of servers that are ready are listed even if others are not; the exit code is 3 then
+    (4 if a login is all that is missing), as it is when one that is ready does not list them.
     """
     config = read_config(options)
     servers = chosen_servers(config, names)
@@ -65,7 +65,11 @@ def verb(options: Options, names: tuple[str, ...], timeout: float | None) -> int
             options.output.message(f"server {name!r} is not ready: {without_name(name, reason)}")
         for name, reason in unread.items():
             options.output.message(f"server {name!r} is {reason}")
-    return ExitCode.START if missing or unread else ExitCode.OK
+    if not missing or unread:
+        return ExitCode.START if unread else ExitCode.OK
+    problems = [statuses[name].last_error for name in missing]
+    wants_login = all(each is not None and exit_code_of(each) is ExitCode.REFUSED for each in problems)
+    return ExitCode.REFUSED if wants_login else ExitCode.START
 
 
 def _document(each: CatalogTool) -> dict[str, Any]:
