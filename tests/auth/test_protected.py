@@ -140,9 +140,9 @@ async def test_a_call_that_waits_for_a_login_stands_still() -> None:
         ) as host:
             assert (await host.wait_ready(20)).all_ready
             server.script["open"] = False
-            call = asyncio.create_task(host.call("s__echo", {"text": "x"}, timeout=0.5))
+            call = asyncio.create_task(host.call("s__echo", {"text": "x"}, timeout=2.0))
             await asyncio.wait_for(person.at_it.wait(), 20)
-            done, _ = await asyncio.wait({call}, timeout=1.0)  # twice its limit
+            done, _ = await asyncio.wait({call}, timeout=3.0)  # more than its limit
             assert not done
             person.done.set()
             assert (await asyncio.wait_for(call, 20)).text == "x"

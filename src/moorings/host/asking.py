@@ -79,7 +79,10 @@ class Asking:
                 try:
                     return await outcome.outcome(min(until, clock() + LOOK))
                 except TimeoutError:
-                    if outcome.done or clock() >= until:
+                    if outcome.done:
+                        # It came in the very moment, or is what the function itself raised.
+                        return outcome.result()
+                    if clock() >= until:
                         raise
                     if self._loop.is_closed():
                         # It was closed over what ran on it, and such a loop tells nobody.
