@@ -198,7 +198,7 @@ class Run:
         At the deadline the clocks of the calls and the end of the block race; whichever is first, a call that the
         deadline ended is a ``CallTimeout``.
         """
-        if not self.late:
+        if not self._late:
             return as_cancelled("the run it belongs to ended", label, note)
         elapsed = asyncio.get_running_loop().time() - self._began if note is None else note.elapsed
         return CallTimeout(
@@ -211,9 +211,9 @@ class Run:
         )
 
     @property
-    def late(self) -> bool:
+    def _late(self) -> bool:
         """Whether its deadline has passed, or that of a run around it."""
-        return self.expired or (self._outer is not None and self._outer.late)
+        return self.expired or (self._outer is not None and self._outer._late)
 
 
 def _of_calls(error: BaseException) -> bool:

@@ -259,9 +259,13 @@ def _failure(access: Access, fault: AuthFault, refusal: Failure | None) -> Failu
         fix = TO_CONFIGURE.get(
             needs, LOG_IN.format(name=shlex.quote(access.account.name or access.account.url))
         )
+    reason = fault.reason
+    if refusal is not None:
+        # What a person has to do something about comes first.
+        reason = f"{fault.reason}; {refusal.reason}" if needs else f"{refusal.reason}; {fault.reason}"
     return Failure(
         kind="unsent" if refusal is None else refusal.kind,
-        reason=fault.reason if refusal is None else f"{refusal.reason}; {fault.reason}",
+        reason=reason,
         http=None if refusal is None else refusal.http,
         fix=fault.fix or fix,
         needs=needs,
