@@ -41,6 +41,7 @@ from .landing import Landing, landings
 from .model import Credential, Registration
 from .prompt import LoginPrompt
 from .turn import Turn, take_turn
+from .wanted import Wanted
 
 if TYPE_CHECKING:
     from .flows import AccountFlow
@@ -104,14 +105,12 @@ class LoginAttempt:
         """True while a person, here or at another login, is waited for."""
         self.unsaved: StoreError | None = None
         """Why it could not be stored, if so: then it lives in this process alone."""
-        self._life: asyncio.Timeout | None = None
-        self._abandoned = False
+        self._wanted = Wanted()
 
     def abandon(self) -> None:
         """Nobody wants it any more: it ends now, and changes nothing, unless its tokens are being stored."""
-        self._abandoned = True
-        if self._life is not None and self.state in _REVOCABLE:
-            self._life.reschedule(asyncio.get_running_loop().time())
+        if self.state in _REVOCABLE:
+            self._wanted.abandon()
 
     async def run(self, store: CredentialStore, ask: Ask, known: Credential | None) -> Credential:
         """Log in, once.
@@ -149,7 +148,7 @@ class LoginAttempt:
     async def _run(self, store: CredentialStore, ask: Ask, known: Credential | None) -> Credential:
         turn: Turn | None = None
         try:
-            async with self._lives():
+            async with self._wanted.work():
                 until = asyncio.get_running_loop().time() + self._account.settings.timeout
                 while (turn := await self._turn(store, until)) is None:
                     brought = await self._brought_elsewhere(store, known)
@@ -169,21 +168,6 @@ class LoginAttempt:
             # Whoever wants the login no more: those after it are not to wait for what is left of it.
             if turn is not None:
                 await turn.aclose()
-
-    @contextlib.asynccontextmanager
-    async def _lives(self) -> AsyncIterator[None]:
-        try:
-            async with asyncio.timeout(None) as life:
-                self._life = life
-                if self._abandoned:
-                    life.reschedule(asyncio.get_running_loop().time())
-                yield
-        except TimeoutError:
-            if not life.expired():
-                raise
-            raise LoginAbandoned("nobody waits for the login any more") from None
-        finally:
-            self._life = None
 
     # Its turn
 
@@ -244,11 +228,10 @@ class LoginAttempt:
                     await self._check(fresh, replaces=replaces)
             except (GrantError, LoginFault) as error:
                 await flow.identity.suspect(
-                    store, landing.place, registration, error, abandoned=self._abandoned
+                    store, landing.place, registration, error, abandoned=self._wanted.abandoned
                 )
                 raise
-            if self._abandoned:
-                raise LoginAbandoned("nobody waits for the login any more")
+            self._wanted.check()
             self._to(LoginState.STORED)
             fresh, self.unsaved = await flow.keep(store, found, registration, tokens, now, scopes, jwk, known)
             if seat is not None and self.unsaved is None:

@@ -13,7 +13,7 @@ import contextlib
 import threading
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Literal
 
@@ -33,6 +33,7 @@ from .knock import Knocked, challenges_of, is_let_in
 from .model import ALONE
 from .renewal import Gone, Postponed
 from .scopes import parse_scope
+from .wanted import Wanted
 from .worker import Ending
 
 if TYPE_CHECKING:
@@ -386,8 +387,8 @@ class LoginUnderWay:
         self._bearer = bearer
         self._force = force
         self._flow: AccountFlow | None = None
-        self._cancelled = False
-        self._life: asyncio.Timeout | None = None
+        self._wanted = Wanted()
+        """What is said to servers outside of an attempt, which looks to that itself."""
         self.fresh = True
         """False: what there was does."""
         self.proof: Knocked | Literal["open"] = "unknown"
@@ -399,18 +400,17 @@ class LoginUnderWay:
 
     def cancel(self) -> None:
         """Nobody wants it any more; it has an outcome soon, and has changed nothing unless it was done."""
-        self._cancelled = True
+        self._wanted.abandoned = True
         self._service.broker.run(self._abandon)
 
     def _abandon(self) -> None:
-        if self._life is not None:
-            self._life.reschedule(asyncio.get_running_loop().time())
+        self._wanted.abandon()
         if self._flow is not None:
             self._flow.abandon()
 
     async def _obtain(self, store: CredentialStore, known: Credential | None) -> Credential:
         flow = self._flow = self._service.flow_of(self._account)
-        async with self._wanted():
+        async with self._wanted.work():
             open_, challenges = await self._looked()
             if self._bearer is not None and not self._force:
                 self.proof = await flow.proven(self._bearer.credential)
@@ -423,7 +423,7 @@ class LoginUnderWay:
         self.unsaved = flow.unsaved
         # It is stored: who does not wait for the proof does without.
         with contextlib.suppress(LoginAbandoned):
-            async with self._wanted():
+            async with self._wanted.work():
                 self.proof = "open" if open_ else await flow.proven(fresh)
         return fresh
 
@@ -437,22 +437,6 @@ class LoginUnderWay:
         if open_ and not self._force:
             raise NotWanted("the server answers without a login")
         return open_, challenges
-
-    @contextlib.asynccontextmanager
-    async def _wanted(self) -> AsyncIterator[None]:
-        """What is said to servers outside of an attempt, which looks to that itself, ends when nobody wants it."""
-        try:
-            async with asyncio.timeout(None) as life:
-                self._life = life
-                if self._cancelled:
-                    life.reschedule(asyncio.get_running_loop().time())
-                yield
-        except TimeoutError:
-            if not life.expired():
-                raise
-            raise LoginAbandoned("nobody waits for the login any more") from None
-        finally:
-            self._life = None
 
 
 def ask_of(
