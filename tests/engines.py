@@ -21,6 +21,7 @@ from pathlib import Path
 import pytest
 
 from tests import leakgate
+from tests.ports import free_port
 
 REDIS_PASSWORD = "password-of-the-test-redis"
 POSTGRES_PASSWORD = "password-of-the-test-postgres"
@@ -107,13 +108,6 @@ def folder_for(user: str | None) -> Iterator[Path]:
         yield data
     finally:
         shutil.rmtree(path, ignore_errors=True)
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def answers(port: int, say: bytes, hear: bytes) -> bool:

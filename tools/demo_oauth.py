@@ -432,8 +432,10 @@ def _wait_listening(what: str, process: subprocess.Popen[bytes], port: int, outp
     until = time.monotonic() + UP_WITHIN
     while True:
         try:
-            socket.create_connection(("127.0.0.1", port), timeout=1.0).close()
-            return
+            with socket.create_connection(("127.0.0.1", port), timeout=1.0) as connection:
+                # Where nobody listens yet, a connection can meet itself.
+                if connection.getsockname() != connection.getpeername():
+                    return
         except OSError:
             pass
         ended = process.poll() is not None

@@ -29,6 +29,7 @@ from tests.auth.host_kit import away, by_then, files, holding, logged_in, outcom
 from tests.auth.login_kit import LOGGED_IN, Someone, browse, follow, get, is_free, log_in, never, paste
 from tests.faults.auth_server import AuthFaults, consent
 from tests.host.kit import Events
+from tests.ports import free_port
 
 
 def over(server: AuthFaults) -> None:
@@ -174,9 +175,7 @@ async def test_f12_4_a_port_of_ours_that_is_taken_is_replaced(tmp_path: Path) ->
 
 
 async def test_f12_4_a_redirect_uri_is_used_letter_by_letter(tmp_path: Path) -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     async with AuthFaults() as server:
         uri = f"http://localhost:{port}/Way/back"
         someone = Someone()

@@ -13,6 +13,7 @@ from moorings.auth import landing
 from tests.auth.host_kit import spec
 from tests.auth.login_kit import Someone, is_free, log_in
 from tests.faults.auth_server import AuthFaults
+from tests.ports import free_port
 
 DOCUMENT = "https://client.example/moorings.json"
 WAYS = {
@@ -25,9 +26,7 @@ CLIENTS = {name: {"token_endpoint_auth_method": "none"} for name in ("by-hand", 
 @pytest.fixture
 def usual(monkeypatch: pytest.MonkeyPatch) -> int:
     """The usual port, which is another one for each test: others may run beside it."""
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        port: int = sock.getsockname()[1]
+    port = free_port()
     monkeypatch.setattr(landing, "CALLBACK_PORT", port)
     return port
 

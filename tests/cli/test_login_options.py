@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-import socket
 import sys
 from pathlib import Path
 from typing import Any
@@ -17,18 +16,11 @@ from tests.auth.host_kit import holding, outcome, spec, stored
 from tests.cli.login_kit import MOOR, Stage
 from tests.cli.ptys import Pty
 from tests.faults.auth_server import AuthFaults, consent
+from tests.ports import free_port
 
 
 def query_of(url: str) -> dict[str, str]:
     return dict(parse_qsl(urlsplit(url).query))
-
-
-def a_port() -> int:
-    """One that was free a moment ago."""
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        number: int = sock.getsockname()[1]
-        return number
 
 
 async def log_in(stage: Stage, *words: str) -> dict[str, str]:
@@ -56,7 +48,7 @@ async def moor(stage: Stage, *words: str) -> tuple[int, str, str]:
 async def test_they_are_in_the_url_and_what_comes_of_it_lasts(tmp_path: Path) -> None:
     """The configuration knows nothing of that client: a later host renews its tokens all the same."""
     async with AuthFaults(clients={"by-hand": {"token_endpoint_auth_method": "none"}}) as server:
-        stage, port = Stage(tmp_path, server), a_port()
+        stage, port = Stage(tmp_path, server), free_port()
         words = ("--scope", "read", "--scope", "write", "--port", str(port), "--client-id", "by-hand")
         query = await log_in(stage, *words)
         assert (query["client_id"], query["scope"]) == ("by-hand", "read write")

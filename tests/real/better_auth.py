@@ -17,7 +17,8 @@ from typing import Any
 import pytest
 
 from tests.conftest import SERVERS
-from tests.real.http_servers import RealServer, free_port, started
+from tests.ports import free_port
+from tests.real.http_servers import RealServer, started
 from tests.real.oidc import Provider
 
 NAME = "better-auth"

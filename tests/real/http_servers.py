@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.faults import procs
+from tests.ports import free_port
 
 RealServer = Callable[..., list[str]]
 
@@ -123,14 +124,6 @@ STARTS: dict[str, Start] = {
     "sdk-1.30.0-sse": Start(sdk("1.30.0", "sse"), "/sse", transport="sse"),
     "sdk-2.3.0": Start(sdk("2.3.0"), era="modern"),
 }
-
-
-def free_port() -> int:
-    """A port of 127.0.0.1 on which nobody listens now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 @contextmanager

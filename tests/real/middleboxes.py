@@ -16,7 +16,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.real.http_servers import free_port, started
+from tests.ports import free_port
+from tests.real.http_servers import started
 
 RealServer = Callable[..., list[str]]
 

@@ -21,7 +21,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode, urljoin, urlsplit
 
-from tests.real.http_servers import RealServer, free_port, started
+from tests.ports import free_port
+from tests.real.http_servers import RealServer, started
 
 MOST_PAGES = 20
 PAGE_SECONDS = 10.0

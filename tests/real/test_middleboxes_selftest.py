@@ -11,7 +11,7 @@ import aiohttp
 import pytest
 
 from tests.faults.http_server import HttpFaults
-from tests.real.http_servers import free_port
+from tests.ports import free_port
 from tests.real.middleboxes import Box, mitmproxy, nginx
 
 pytestmark = pytest.mark.real

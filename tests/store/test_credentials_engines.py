@@ -21,11 +21,11 @@ from tests.engines import (
     REDIS_PASSWORD,
     Engine,
     answers,
-    free_port,
     postgres_engine,
     postgres_ready,
     redis_engine,
 )
+from tests.ports import free_port
 from tests.store.backends import Place, drop, locked, put
 
 
@@ -346,3 +346,26 @@ async def test_a_postgres_that_refuses_us_shows_no_password(postgres_server: Eng
             await store.load("k")
         assert "wrong-secret" not in str(caught.value) + repr(store) + store.name
         await store.aclose()
+
+
+@pytest.mark.parametrize("first", [True, False], ids=["the first look", "a later one"])
+async def test_a_reader_cancelled_while_its_connection_is_taken_back_leaves_nothing(
+    first: bool, postgres: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """asyncpg's pool takes a connection back in a task of its own, which complains if its waiter is gone."""
+    taken_back = asyncio.Event()
+    real = asyncpg.Connection.reset
+
+    async def reset(self: asyncpg.Connection, *, timeout: float | None = None) -> None:
+        taken_back.set()
+        await real(self, timeout=timeout)
+
+    async with postgres.open() as store:
+        if not first:
+            await store.load("k")
+        monkeypatch.setattr(asyncpg.Connection, "reset", reset)
+        task = asyncio.ensure_future(store.load("k"))
+        await taken_back.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task

@@ -16,8 +16,8 @@ import hashlib
 import logging
 import re
 import secrets
-from collections.abc import AsyncIterator, Callable, Mapping
-from typing import Any
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -61,6 +61,7 @@ _SETTINGS = {
     "tcp_keepalives_count": "3",
 }
 _log = logging.getLogger(__name__)
+T = TypeVar("T")
 
 
 class PostgresLease:
@@ -190,9 +191,14 @@ class PostgresStore:
         """End the watches and close the connections."""
         while self._watches:
             await self._watches.pop().aclose()
-        await self._tasks.drained(asyncio.get_running_loop().time() + ANSWER)
-        await self._tasks.aclose()
+        loop = asyncio.get_running_loop()
+        await self._tasks.drained(loop.time() + ANSWER)
         pool, self._pool = self._pool, None
+        if len(self._tasks) and pool is not None:
+            # What still waits for the server finds its connection closed, and ends by that.
+            pool.terminate()
+            await self._tasks.drained(loop.time() + ANSWER / 2)
+        await self._tasks.aclose()
         if pool is not None:
             try:
                 async with asyncio.timeout(ANSWER):
@@ -238,16 +244,17 @@ class PostgresStore:
 
         asyncpg, cancelled while it connects, leaves a future behind that complains.
         """
-        task = self._tasks.start(
-            self._asyncpg().connect(
+
+        async def connect() -> Any:
+            return await self._asyncpg().connect(
                 self._url,
                 timeout=ANSWER,
                 command_timeout=ANSWER,
                 statement_cache_size=0,
                 server_settings=_SETTINGS,
-            ),
-            name="connect",
-        )
+            )
+
+        task = self._started(connect(), "connect")
         try:
             return await asyncio.shield(task)
         except asyncio.CancelledError:
@@ -258,7 +265,11 @@ class PostgresStore:
         """The connections for reading; with the first of them the table."""
         if self._pool is not None:
             return self._pool
-        async with self._first, self._faults():
+        async with self._faults():
+            return await self._unbroken(self._open(), name="open")
+
+    async def _open(self) -> Any:
+        async with self._first:
             if self._pool is None:
                 pool = await self._asyncpg().create_pool(
                     min_size=0, max_size=READERS, max_inactive_connection_lifetime=60.0, connect=self._connect
@@ -270,6 +281,22 @@ class PostgresStore:
                     raise
                 self._pool = pool
         return self._pool
+
+    async def _unbroken(self, work: Coroutine[Any, Any, T], *, name: str) -> T:
+        """What uses the pool goes on to its end in a task of ours; the caller waits no longer than it wants.
+
+        asyncpg's pool, cancelled while it takes a connection back, leaves a task of its own behind, which complains.
+        Each step inside has a bound of its own.
+        """
+        task = self._started(work, name)
+        async with asyncio.timeout(ANSWER):
+            return await asyncio.shield(task)
+
+    def _started(self, work: Coroutine[Any, Any, T], name: str) -> asyncio.Task[T]:
+        if self._tasks.closed:
+            work.close()
+            raise StoreError("it is being closed", store=self._name)
+        return self._tasks.start(work, name=name)
 
     async def _make_table(self, pool: Any) -> None:
         async with pool.acquire(timeout=ANSWER) as connection:
@@ -287,8 +314,13 @@ class PostgresStore:
 
     async def _read(self, query: str, *arguments: Any) -> list[Any]:
         pool = await self._pooled()
-        async with self._faults(), asyncio.timeout(ANSWER), pool.acquire() as connection:
-            return list(await connection.fetch(query, *arguments))
+
+        async def read() -> list[Any]:
+            async with pool.acquire(timeout=ANSWER) as connection:
+                return list(await connection.fetch(query, *arguments))
+
+        async with self._faults():
+            return await self._unbroken(read(), name="read")
 
     async def _change(self, lease: Lease, query: str, *arguments: Any) -> None:
         if not isinstance(lease, PostgresLease) or lease.owner is not self:

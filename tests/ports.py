@@ -1,0 +1,36 @@
+"""Ports for what a test starts by number.
+
+They lie below the range from which the system takes its own: otherwise another test's listener can have the port by
+the time it is used, and a connection to a port where nobody listens can even meet itself.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import socket
+
+__all__ = ["free_port"]
+
+FIRST, LAST, EACH = 20_000, 31_999, 500
+"""Each process of a run side by side has its own part."""
+
+_worker = int(re.sub(r"\D", "", os.environ.get("PYTEST_XDIST_WORKER", "0")) or 0)
+_next = random.randrange(EACH)
+
+
+def free_port() -> int:
+    """A port on which nobody listens, and which this process gave to nobody else for some hundred calls."""
+    global _next
+    start = FIRST + (_worker * EACH) % (LAST - FIRST + 1 - EACH)
+    for _ in range(EACH):
+        port = start + _next
+        _next = (_next + 1) % EACH
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+        return port
+    raise AssertionError(f"no port is free from {start} to {start + EACH}")
