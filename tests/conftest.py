@@ -16,9 +16,15 @@ settings.load_profile("moorings")
 
 pytest_plugins = ("tests.leakgate", "tests.secretgate", "tests.asynctests", "tests.engines")
 
-# Under `nohup`, or in a job that ignores it, programs that the tests start would ignore it too.
-if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
-    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+# Under `nohup`, or as a job in the background that ignores them, programs that the tests start would ignore them too.
+for name, usual in {
+    "SIGHUP": signal.SIG_DFL,
+    "SIGQUIT": signal.SIG_DFL,
+    "SIGINT": signal.default_int_handler,
+}.items():
+    signum = getattr(signal, name, None)
+    if signum is not None and signal.getsignal(signum) is signal.SIG_IGN:
+        signal.signal(signum, usual)
 
 SERVERS = Path(__file__).resolve().parent.parent / ".env" / "servers.json"
 

@@ -46,7 +46,8 @@ from ..server.states import State
 from ..session.clock import CallClock
 from ..session.handlers import Handlers
 from ..session.methods import Methods
-from ..session.pending import OnProgress, Waiter
+from ..session.pending import OnProgress
+from ..session.waiter import Waiter
 from ..transport.base import StopRecord
 from ..wire.skills import Skill, SkillFile
 from ..wire.types import CallToolResult, CompleteResult, GetPromptResult, ReadResourceResult, plain_result
@@ -485,10 +486,7 @@ class AsyncHost:
             self._check()
         run = current_run.get()
         if run is not None and run.host is self:
-            return await run.own(
-                lambda: self._call(name, arguments, timeout, total, on_progress, repeat, meta),
-                name if isinstance(name, str) else name[1],
-            )
+            return await self._call_in(run, name, arguments, timeout, total, on_progress, repeat, meta)
         known = self._directory.known.get(name)
         if known is None or on_progress is not None or meta:
             return await self._call(name, arguments, timeout, total, on_progress, repeat, meta)
@@ -504,7 +502,7 @@ class AsyncHost:
         if life is not None and (session := life.serving) is not None:
             try:
                 pending = session.begin_call(tool, {} if arguments is None else arguments, clock)
-                answer: Raw = await pending.waiter  # type: ignore[misc]  # a future: no other waiter was given
+                answer: Raw = await pending.waiter  # type: ignore[misc]  # no waiter of another thread was given
                 result = plain_result(answer)
                 if result is not None:
                     return result
@@ -548,6 +546,10 @@ class AsyncHost:
         server, tool = found
         clock = self._clock_of(server, timeout, total)
         return server.begin_call(tool, arguments, clock, waiter=waiter, context=context)
+
+    async def _call_in(self, run: Run, name: str | tuple[str, str], *rest: Any) -> CallToolResult:
+        """A call of a run. By itself, as a closure makes each variable that it holds dearer for every call."""
+        return await run.own(lambda: self._call(name, *rest), name if isinstance(name, str) else name[1])
 
     async def _call(
         self,

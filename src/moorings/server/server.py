@@ -39,8 +39,9 @@ from ..observe import CatalogChanged, OnEvent, StateChanged, publish
 from ..session.cancelled import note_cancel
 from ..session.clock import CallClock
 from ..session.methods import Listed, Methods
-from ..session.pending import OnProgress, Pending, Waiter
+from ..session.pending import OnProgress, Pending
 from ..session.session import Counters
+from ..session.waiter import Waiter
 from ..transport.base import StopRecord
 from ..wire.eras import HEADER_MISMATCH, SKILLS
 from ..wire.skills import Skill

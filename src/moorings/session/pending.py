@@ -12,7 +12,7 @@ import inspect
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from msgspec import Raw
@@ -21,11 +21,12 @@ from ..transport.base import Outgoing
 from ..wire.types import ProgressParams
 from .cancelled import note_cancel
 from .clock import CallClock
+from .waiter import DirectWaiter, Waiter
 
 if TYPE_CHECKING:
     from .session import Session
 
-__all__ = ["KEPT_PROGRESS", "OnProgress", "Pending", "Waiter"]
+__all__ = ["KEPT_PROGRESS", "OnProgress", "Pending"]
 
 OnProgress = Callable[[float, float | None, str | None], Awaitable[None] | None]
 """Told ``progress, total, message``."""
@@ -34,19 +35,6 @@ _log = logging.getLogger("moorings")
 
 KEPT_PROGRESS = 256
 """Progress that waits for a slow callback; older ones are dropped, the newest says all."""
-
-
-class Waiter(Protocol):
-    """Where the outcome of a request goes: a future of the loop, or a place where another thread waits."""
-
-    def done(self) -> bool:
-        """True once it has an outcome."""
-
-    def set_result(self, result: Raw, /) -> None:
-        """The answer came."""
-
-    def set_exception(self, error: BaseException, /) -> None:
-        """It ended otherwise."""
 
 
 class Pending(msgspec.Struct, eq=False):
@@ -75,7 +63,7 @@ class Pending(msgspec.Struct, eq=False):
 
     @property
     def future(self) -> asyncio.Future[Raw]:
-        """The waiter of a request that is awaited on the loop."""
+        """The waiter of a request that ``Session.begin`` sent."""
         assert isinstance(self.waiter, asyncio.Future)
         return self.waiter
 
@@ -156,8 +144,8 @@ class Pending(msgspec.Struct, eq=False):
         sent = True
         if self.session.is_waiting(self):
             sent = self.session.give_up(self, "cancelled by the caller")
-        if not self.future.done():
-            self.future.cancel()
+        if isinstance(self.waiter, asyncio.Future | DirectWaiter):
+            self.waiter.cancel()
         note_cancel(
             cancelled,
             server=self.session.server,

@@ -53,7 +53,8 @@ from ..wire.types import (
 from .clock import CallClock
 from .handlers import Handlers, NoHandler
 from .notices import Notices
-from .pending import KEPT_PROGRESS, OnProgress, Pending, Waiter
+from .pending import KEPT_PROGRESS, OnProgress, Pending
+from .waiter import DirectWaiter, Waiter
 
 __all__ = ["Counters", "QuestionUnanswered", "Session", "SessionHooks"]
 
@@ -149,6 +150,8 @@ class Session:
         self._transport: Transport | None = None
         self._ways_apart = False
         """True where each request has a way of its own, on which its answer is to come."""
+        self._fulfilled: asyncio.Future[None] | None = None
+        """What the tasks of plain calls are woken with, where the reader may go on with them at once."""
         self._pending: dict[int, Pending] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._next_look = math.inf
@@ -208,6 +211,9 @@ class Session:
         """Give the session its way out, before anything comes in."""
         self._transport = transport
         self._ways_apart = transport.has_headers
+        if transport.reads_between_tasks:
+            self._fulfilled = self.loop.create_future()
+            self._fulfilled.set_result(None)
 
     def __len__(self) -> int:
         """Requests in flight."""
@@ -298,13 +304,14 @@ class Session:
         """Send ``tools/call``: the same as ``begin``, without what a plain call does not need.
 
         Args:
-            waiter: where the outcome goes; None for a future of the loop.
+            waiter: where the outcome goes; None for one that the running task awaits, at once and only once.
             context: the caller's, where it is not that of the running task.
 
         Raises: as ``begin``.
         """
         transport = self._transport
-        if transport is None or self.end is not None or clock.expires <= self.loop.time():
+        # The clock of a plain call was made in this very step.
+        if transport is None or self.end is not None or clock.expires <= clock.started:
             self._check_open(tool, clock)
         id_ = self._next_id
         members = self._envelope_members
@@ -317,7 +324,10 @@ class Session:
             raise self._no_json(tool, error) from None
         if context is None and self._keeps_context:
             context = contextvars.copy_context()
-        pending = Pending(self, id_, "tools/call", tool, clock, waiter or self.loop.create_future(), context)
+        if waiter is None:
+            done = self._fulfilled
+            waiter = self.loop.create_future() if done is None else DirectWaiter(self.loop, done)
+        pending = Pending(self, id_, "tools/call", tool, clock, waiter, context)
         if self.param_rules:
             pending.headers = self._param_headers(tool, arguments)
         self._send(pending, frame)
@@ -493,7 +503,7 @@ class Session:
         """A frame from the transport. After the end nothing is heard any more."""
         if self.end is not None:
             return
-        if line[:1] != b"{":
+        if not line.startswith(b"{"):
             self._read_closely(line, about)
             return
         try:

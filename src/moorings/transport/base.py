@@ -192,6 +192,10 @@ class Transport(Protocol):
     def has_headers(self) -> bool:
         """Whether messages have headers, in which parts of them are repeated."""
 
+    @property
+    def reads_between_tasks(self) -> bool:
+        """Whether answers come from a handle of the loop, and never while a task runs."""
+
     def start(self) -> None:
         """Begin, in one synchronous step. Called once, before anything else; ``stop`` follows in every case.
 

@@ -88,6 +88,7 @@ class HttpTransport:
 
     pid = None
     has_headers = True
+    reads_between_tasks = False
 
     def __init__(self, settings: HttpSettings, client: HttpClient, receiver: Receiver) -> None:
         self._settings = settings

@@ -55,6 +55,7 @@ class LegacySseTransport:
     pid = None
     listens = True
     has_headers = False
+    reads_between_tasks = False
 
     def __init__(self, settings: HttpSettings, client: HttpClient, receiver: Receiver) -> None:
         self._settings = settings

@@ -42,6 +42,7 @@ class MemoryTransport:
     pid = None
     listens = True
     has_headers = False
+    reads_between_tasks = False
 
     def __init__(
         self,

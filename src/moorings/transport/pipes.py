@@ -36,6 +36,10 @@ READ_SIZE = 64 * 1024
 """One read: what a pipe holds, and below the size at which malloc turns to mmap."""
 
 
+_LEFT = Outgoing(b"", 1)
+"""What has left as a whole; nothing of it changes any more, so one serves all."""
+
+
 class PipeReader(Protocol):
     """The reading end: delivers bytes, then its end exactly once."""
 
@@ -194,7 +198,7 @@ class FdWriter:
                 self._break()
                 raise ConnectionError("its stdin is closed") from None
             if written == len(frame):
-                return Outgoing(b"", 1)
+                return _LEFT
         elif self._waiting and self._waiting + OVERHEAD * len(self._queue) + len(frame) > self._cap:
             raise OutboxFull(f"{self._waiting} bytes wait to be written to it already")
         outgoing = Outgoing(frame, written)

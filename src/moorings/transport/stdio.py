@@ -108,6 +108,7 @@ class StdioTransport:
 
     listens = True
     has_headers = False
+    reads_between_tasks = True
 
     live: ClassVar[set[StdioTransport]] = set()
     """Those that were started and not stopped, in this process (see ``live.py``)."""
@@ -220,19 +221,40 @@ class StdioTransport:
             return  # read on, so that it is not held up on its way out; but nothing is heard any more
         frames = self._framer.feed(data)
         count = len(frames)
+        if count == self._brought == 1 and type(frames[0]) is bytes:
+            # One answer, as before: the way of calls one after another.
+            if frames[0]:
+                self._receiver.message(frames[0])
+            if self._noise:
+                self._write_noise()
+            return
         if count > FEW or count != self._brought:
             self._brought = count
             self._adapt(count)
+        self._hand_on(frames)
+
+    def _hand_on(self, frames: Sequence[bytes | bytearray | Oversize]) -> None:
         message = self._receiver.message
-        for frame in frames:
-            if isinstance(frame, Oversize):
-                self._receiver.oversize(frame)
-            elif frame:
-                message(frame)
+        rest = iter(frames)
+        try:
+            for frame in rest:
+                if isinstance(frame, Oversize):
+                    self._receiver.oversize(frame)
+                elif frame:
+                    message(frame)
+        except (
+            BaseException
+        ):  # boundary: a task that runs on in there may end the loop, but not other answers
+            if left := list(rest):
+                asyncio.get_running_loop().call_soon(self._hand_on, left)
+            raise
         if self._noise:
-            # In one piece for all that one read brought: a line of noise must not cost a system call.
-            noise, self._noise = self._noise, []
-            self._log.write(b"".join(noise))
+            self._write_noise()
+
+    def _write_noise(self) -> None:
+        """In one piece for all that one read brought: a line of noise must not cost a system call."""
+        noise, self._noise = self._noise, []
+        self._log.write(b"".join(noise))
 
     def _adapt(self, count: int) -> None:
         """Write and read as suits so many messages in one read."""

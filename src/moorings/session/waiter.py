@@ -1,0 +1,107 @@
+"""Where the outcome of a request goes.
+
+Mostly a future of the loop. A plain call over pipes has a ``DirectWaiter``: the reader of the pipe goes on with the
+task that awaits it at once, where a future would have it wait for the loop's next turn, which costs more than all
+that Moorings does for the call.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+from collections.abc import Callable, Generator
+from typing import Any, Protocol
+
+import msgspec
+from msgspec import Raw
+
+__all__ = ["DirectWaiter", "Waiter"]
+
+
+class Waiter(Protocol):
+    """Where the outcome of a request goes: something of the loop, or a place where another thread waits."""
+
+    def done(self) -> bool:
+        """True once it has an outcome."""
+
+    def set_result(self, result: Raw, /) -> None:
+        """The answer came."""
+
+    def set_exception(self, error: BaseException, /) -> None:
+        """It ended otherwise."""
+
+
+class DirectWaiter(msgspec.Struct, eq=False):
+    """Awaited by one task, once. ``set_result`` is called from a handle of the loop and from no task: the waiting task
+    runs on within it. Every other outcome wakes the task in the loop's next turn.
+
+    It has what a task asks of a thing that it awaits and that is no future of asyncio's own (``asyncio.isfuture``).
+    """
+
+    loop: asyncio.AbstractEventLoop
+    fulfilled: asyncio.Future[None]
+    """A future that is done: what the task is woken with. The outcome is fetched here."""
+    is_done: bool = False
+    result_: Raw | None = None
+    error: BaseException | None = None
+    wake: Callable[[asyncio.Future[Any]], object] | None = None
+    """The way back into the task that awaits it."""
+    context: contextvars.Context | None = None
+    _asyncio_future_blocking: bool = False
+
+    def __repr__(self) -> str:
+        return f"<DirectWaiter {'done' if self.is_done else 'pending'}>"
+
+    def __await__(self) -> Generator[Any, None, Raw]:
+        if not self.is_done:
+            self._asyncio_future_blocking = True
+            yield self
+        if self.error is not None:
+            raise self.error
+        return self.result_  # type: ignore[return-value]  # it is done, and by no error
+
+    # For the session
+
+    def done(self) -> bool:
+        """True once it has an outcome."""
+        return self.is_done
+
+    def set_result(self, result: Raw, /) -> None:
+        """The answer came: the task goes on, within this call."""
+        self.result_ = result
+        self.is_done = True
+        wake = self.wake
+        if wake is not None:
+            self.wake = None
+            try:
+                self.context.run(wake, self.fulfilled)  # type: ignore[union-attr]  # they come together
+            except RuntimeError:
+                # A task is running already, or this very context: nothing of the waiting one was done.
+                self.loop.call_soon(wake, self.fulfilled, context=self.context)
+
+    def set_exception(self, error: BaseException, /) -> None:
+        """It ended otherwise: the task goes on in the loop's next turn."""
+        self.error = error
+        self.is_done = True
+        wake, self.wake = self.wake, None
+        if wake is not None:
+            self.loop.call_soon(wake, self.fulfilled, context=self.context)
+
+    # For the task
+
+    def get_loop(self) -> asyncio.AbstractEventLoop:
+        """The loop of the task that may await it."""
+        return self.loop
+
+    def add_done_callback(
+        self, wake: Callable[[asyncio.Future[Any]], object], *, context: contextvars.Context
+    ) -> None:
+        """The task awaits it from now on."""
+        self.wake, self.context = wake, context
+
+    def cancel(self, msg: Any = None) -> bool:
+        """The task was cancelled: it is woken by that, if nothing else has."""
+        if self.is_done:
+            return False
+        self.set_exception(asyncio.CancelledError() if msg is None else asyncio.CancelledError(msg))
+        return True
