@@ -154,7 +154,7 @@ async def test_f2_7_a_peer_that_never_reads(way: str) -> None:
             proxy.freeze()
             text = "x" * 3_000_000
             calls = [asyncio.create_task(host.call("a__echo", {"text": text})) for _ in range(5)]
-            await until(lambda: host._servers["a"].life.session.counters.calls >= 6, 5.0)  # type: ignore[union-attr]
+            await until(lambda: host._servers["a"].life.session.counted().calls >= 6, 5.0)  # type: ignore[union-attr]
             await asyncio.sleep(0.1)
             with took(0.0, 1.8):
                 report = await host.close(1.0)

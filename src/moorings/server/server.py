@@ -244,9 +244,7 @@ class Server:
             lazy=self.spec.lazy,
             steps=dict(life.steps if life is not None else self._last_steps),
             # Not by its truth: a session without requests in flight is empty, and so false.
-            counters=msgspec.structs.replace(life.session.counters)
-            if life is not None and life.session is not None
-            else Counters(),
+            counters=life.session.counted() if life is not None and life.session is not None else Counters(),
             lists=self.lists.snapshot(),
             last_stop=self._last_stop,
         )

@@ -157,6 +157,8 @@ class Session:
         self._next_look = math.inf
         """When the clocks are looked at next."""
         self._next_id = 1
+        self._calls = 0
+        """Requests that went out. A plain number, as a struct takes a new value slowly."""
         self._owner = TaskOwner(f"session of {server}")
         self._notices = Notices(self._owner, self.counters, limit=notifications)
         self._questions: dict[Any, asyncio.Task[None]] = {}
@@ -214,6 +216,10 @@ class Session:
         if transport.reads_between_tasks:
             self._fulfilled = self.loop.create_future()
             self._fulfilled.set_result(None)
+
+    def counted(self) -> Counters:
+        """What was counted until now."""
+        return msgspec.structs.replace(self.counters, calls=self._calls)
 
     def __len__(self) -> int:
         """Requests in flight."""
@@ -330,7 +336,16 @@ class Session:
         pending = Pending(self, id_, "tools/call", tool, clock, waiter, context)
         if self.param_rules:
             pending.headers = self._param_headers(tool, arguments)
-        self._send(pending, frame)
+        # As ``_send``, whose frame of the stack a plain call does without.
+        self._next_id = id_ + 1
+        self._pending[id_] = pending
+        try:
+            pending.outgoing = transport.send(frame, pending, "tools/call")  # type: ignore[union-attr]  # it is open
+        except (ConnectionError, OutboxFull, ValueError) as error:
+            raise self._unsent(pending, error) from None
+        self._calls += 1
+        if clock.expires < self._next_look:
+            self.look_at(clock.expires)
         return pending
 
     def _check_open(self, label: str, clock: CallClock) -> None:
@@ -354,16 +369,19 @@ class Session:
         self._pending[id_] = pending
         try:
             pending.outgoing = self._transport.send(frame, pending, pending.method)  # type: ignore[union-attr]  # it is open: that was checked
-        except (ConnectionError, OutboxFull) as error:
-            del self._pending[id_]
-            self.broken = self.broken or isinstance(error, ConnectionError)
-            raise self._not_sent(pending.label, pending.clock, str(error)) from None
-        except ValueError as error:
-            del self._pending[id_]
-            raise MisuseError(f"the params of {pending.label}: {error}", server=self.server) from None
-        self.counters.calls += 1
+        except (ConnectionError, OutboxFull, ValueError) as error:
+            raise self._unsent(pending, error) from None
+        self._calls += 1
         if pending.clock.expires < self._next_look:
             self.look_at(pending.clock.expires)
+
+    def _unsent(self, pending: Pending, error: Exception) -> NotSent | MisuseError:
+        """The transport did not take it."""
+        del self._pending[pending.id]
+        if isinstance(error, ValueError):
+            return MisuseError(f"the params of {pending.label}: {error}", server=self.server)
+        self.broken = self.broken or isinstance(error, ConnectionError)
+        return self._not_sent(pending.label, pending.clock, str(error))
 
     def _no_json(self, label: str, error: Exception) -> MisuseError:
         return MisuseError(f"the params of {label} are no JSON: {error}", server=self.server)
@@ -523,9 +541,10 @@ class Session:
             if pending is None:
                 self._count_stray(id_)
             elif pending.news is None:
-                if not pending.waiter.done():
-                    pending.waiter.set_result(envelope.result)
-                if about != id_ and self._ways_apart:
+                waiter = pending.waiter
+                if not waiter.done():
+                    waiter.set_result(envelope.result)
+                if self._ways_apart and about != id_:
                     self._came_elsewhere(pending)
             else:
                 pending.succeed(envelope.result)

@@ -12,7 +12,6 @@ import contextvars
 from collections.abc import Callable, Generator
 from typing import Any, Protocol
 
-import msgspec
 from msgspec import Raw
 
 __all__ = ["DirectWaiter", "Waiter"]
@@ -31,23 +30,36 @@ class Waiter(Protocol):
         """It ended otherwise."""
 
 
-class DirectWaiter(msgspec.Struct, eq=False):
+class DirectWaiter:
     """Awaited by one task, once. ``set_result`` is called from a handle of the loop and from no task: the waiting task
     runs on within it. Every other outcome wakes the task in the loop's next turn.
 
     It has what a task asks of a thing that it awaits and that is no future of asyncio's own (``asyncio.isfuture``).
+    Slots and no struct, which takes new values slowly.
     """
 
-    loop: asyncio.AbstractEventLoop
-    fulfilled: asyncio.Future[None]
-    """A future that is done: what the task is woken with. The outcome is fetched here."""
-    is_done: bool = False
-    result_: Raw | None = None
-    error: BaseException | None = None
-    wake: Callable[[asyncio.Future[Any]], object] | None = None
-    """The way back into the task that awaits it."""
-    context: contextvars.Context | None = None
-    _asyncio_future_blocking: bool = False
+    __slots__ = (
+        "_asyncio_future_blocking",
+        "context",
+        "error",
+        "fulfilled",
+        "is_done",
+        "loop",
+        "result",
+        "wake",
+    )
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, fulfilled: asyncio.Future[None]) -> None:
+        self.loop = loop
+        self.fulfilled = fulfilled
+        """A future that is done: what the task is woken with. The outcome is fetched here."""
+        self.is_done = False
+        self.result: Raw | None = None
+        self.error: BaseException | None = None
+        self.wake: Callable[[asyncio.Future[Any]], object] | None = None
+        """The way back into the task that awaits it."""
+        self.context: contextvars.Context | None = None
+        self._asyncio_future_blocking = False
 
     def __repr__(self) -> str:
         return f"<DirectWaiter {'done' if self.is_done else 'pending'}>"
@@ -58,7 +70,7 @@ class DirectWaiter(msgspec.Struct, eq=False):
             yield self
         if self.error is not None:
             raise self.error
-        return self.result_  # type: ignore[return-value]  # it is done, and by no error
+        return self.result  # type: ignore[return-value]  # it is done, and by no error
 
     # For the session
 
@@ -68,7 +80,7 @@ class DirectWaiter(msgspec.Struct, eq=False):
 
     def set_result(self, result: Raw, /) -> None:
         """The answer came: the task goes on, within this call."""
-        self.result_ = result
+        self.result = result
         self.is_done = True
         wake = self.wake
         if wake is not None:

@@ -188,30 +188,41 @@ class FdWriter:
     def send(self, frame: bytes) -> Outgoing:
         if self.closed:
             raise ConnectionError("its stdin is closed")
-        written = 0
-        if not self._queue and not self.together:
+        queue, size = self._queue, len(frame)
+        if not queue and not self.together:
             try:
                 written = os.write(self._fd, frame)
             except (BlockingIOError, InterruptedError):
-                pass
+                written = 0
             except OSError:
                 self._break()
                 raise ConnectionError("its stdin is closed") from None
-            if written == len(frame):
-                return _LEFT
-        elif self._waiting and self._waiting + OVERHEAD * len(self._queue) + len(frame) > self._cap:
+            return _LEFT if written == size else self._keep_rest(frame, written)
+        waiting = self._waiting + size
+        count = len(queue)
+        if waiting + OVERHEAD * count > self._cap and count:
             raise OutboxFull(f"{self._waiting} bytes wait to be written to it already")
+        self._waiting = waiting
+        outgoing = Outgoing(frame)
+        queue.append(outgoing)
+        if not self._watching:
+            if count >= AHEAD - 1:
+                self._flush_now()
+            elif not self._flushing:
+                self._flushing = True
+                self._loop.call_soon(self._flush)
+        return outgoing
+
+    def _keep_rest(self, frame: bytes, written: int) -> Outgoing:
+        """The pipe took no more of it."""
         outgoing = Outgoing(frame, written)
         self._queue.append(outgoing)
         self._waiting += len(frame) - written
         if written:
             self._watch()
-        elif not self._watching:
-            if len(self._queue) >= AHEAD:
-                self._flush_now()
-            elif not self._flushing:
-                self._flushing = True
-                self._loop.call_soon(self._flush)
+        elif not self._watching and not self._flushing:
+            self._flushing = True
+            self._loop.call_soon(self._flush)
         return outgoing
 
     def _flush(self) -> None:

@@ -186,14 +186,14 @@ class StdioTransport:
             self._stderr = FdReader(loop, child.stderr_fd, self._log.write, self._on_stderr_end)
 
     def send(self, frame: bytes, request: Request | None = None, method: str = "") -> Outgoing:
-        if self._stdin is None or self._over:
-            raise ConnectionError("it is not running")
-        if self._closing is not None:
-            # One of its ends is gone and the exit is waited for: what is sent now would be lost.
-            raise ConnectionError("it is ending")
+        stdin = self._stdin
+        if stdin is None or self._over or self._closing is not None:
+            # It ends where one of its ends is gone and the exit is waited for: what is sent now would be lost.
+            over = stdin is None or self._over
+            raise ConnectionError("it is not running" if over else "it is ending")
         if frame.find(b"\n") != len(frame) - 1:
             raise ValueError("a frame holds a line break: raw JSON must stand in one line")
-        return self._stdin.send(frame)
+        return stdin.send(frame)
 
     def withdraw(self, outgoing: Outgoing) -> bool:
         return self._stdin.withdraw(outgoing) if self._stdin is not None else not outgoing.started
