@@ -7,7 +7,6 @@ one that is struck holds up nobody.
 
 from __future__ import annotations
 
-import contextlib
 import threading
 from collections.abc import Callable
 
@@ -37,10 +36,10 @@ def wait_for(waiters: list[threading.Lock], happened: Callable[[], object], time
 def wake(waiters: list[threading.Lock]) -> None:
     """Let all go on who wait; call it after it has happened."""
     for waiter in list(waiters):
-        with contextlib.suppress(
-            RuntimeError
-        ):  # its thread gave up in this very moment, or was woken already
+        try:
             waiter.release()
+        except RuntimeError:
+            pass  # its thread gave up in this very moment, or was woken already
 
 
 class Flag:

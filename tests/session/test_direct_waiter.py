@@ -260,6 +260,19 @@ async def test_the_end_of_a_session_wakes_its_calls_in_the_next_turn_so_that_all
     await line.aclose()
 
 
+@pytest.mark.parametrize("patched", [False, True])
+async def test_a_loop_that_may_run_within_itself_has_futures(
+    patched: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As ``nest_asyncio`` marks it: there the task of one answer could wait for another one of the same read."""
+    monkeypatch.setattr(asyncio.get_running_loop(), "_nest_patched", patched, raising=False)
+    line = wired()
+    pending = line.session.begin_call("t", {}, line.clock())
+    assert isinstance(pending.waiter, asyncio.Future if patched else DirectWaiter)
+    line.session.cancel(pending, "over")
+    await line.aclose()
+
+
 # A task that ends the loop
 
 

@@ -544,7 +544,12 @@ class AsyncHost:
         if found is None:
             return None
         server, tool = found
-        clock = self._clock_of(server, timeout, total)
+        if timeout is None and total is None:
+            # As in ``call``; work for another thread belongs to no run.
+            now = self._open.time()
+            clock = CallClock(now, server.silence, server.total, now + server.total, now + server.shortest)
+        else:
+            clock = self._clock_of(server, timeout, total)
         return server.begin_call(tool, arguments, clock, waiter=waiter, context=context)
 
     async def _call_in(self, run: Run, name: str | tuple[str, str], *rest: Any) -> CallToolResult:

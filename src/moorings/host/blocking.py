@@ -437,7 +437,7 @@ class Host:
 
 def _outcome(handover: Handover[T]) -> T:
     try:
-        return handover.result()
+        return handover.outcome()
     except BaseException:  # boundary: a signal handler may raise anything into the waiting thread
         if not handover.done:
             handover.cancel()

@@ -123,6 +123,10 @@ class Handover(Generic[T]):
         if timeout is not None:
             timeout = seconds(timeout, "timeout")
         self._thread.refuse_own_thread()
+        return self.outcome(timeout)
+
+    def outcome(self, timeout: float | None = None) -> T:
+        """As ``result``, in the thread that has just submitted it."""
         if not self._outcomes and not wait_for(self._waiters, lambda: self._outcomes, timeout):
             raise TimeoutError(f"{self._label}: no outcome within {timeout:g} s of waiting; it goes on")
         result, error = self._outcomes[0]

@@ -213,7 +213,8 @@ class Session:
         """Give the session its way out, before anything comes in."""
         self._transport = transport
         self._ways_apart = transport.has_headers
-        if transport.reads_between_tasks:
+        # A loop that may run within itself could wait in the task of one answer for another of the same read.
+        if transport.reads_between_tasks and not getattr(self.loop, "_nest_patched", False):
             self._fulfilled = self.loop.create_future()
             self._fulfilled.set_result(None)
 
