@@ -399,10 +399,13 @@ class CallError(MooringsError):
         where = f"server {self.server!r}" if self.server else "call"
         if self.tool:
             where += f", {shortened(self.tool, 200)!r}"
-        took = f"after {self.elapsed:.2f} s"
+        # An error that is about no call took no time.
+        took = (
+            f", after {self.elapsed:.2f} s" if self.tool or self.elapsed or self.allowed is not None else ""
+        )
         if self.allowed is not None:
             took += f" of {self.allowed:.4g} s allowed"
-        return f"{where}, {took}: {_sentence(shortened(self.message))}{_next_step(self.fix)} [{self.code}]"
+        return f"{where}{took}: {_sentence(shortened(self.message))}{_next_step(self.fix)} [{self.code}]"
 
     def _usual_fix(self) -> str | None:
         """What to do where nobody said anything better."""

@@ -16,6 +16,7 @@ from moorings import (
     CredentialSettings,
     HttpServer,
     Login,
+    MisuseError,
     NeedsLogin,
     RefreshFailed,
     refresh_login,
@@ -122,6 +123,7 @@ async def test_one_that_only_a_person_can_mend(
         with pytest.raises(NeedsLogin, match=said) as needed:
             await renewed(server, tmp_path / "c")
         assert needed.value.reason == reason and "moor login" in str(needed.value)
+        assert "after" not in str(needed.value)  # no call, so none that took a time
         assert not server.grants("refresh_token")
 
 
@@ -188,3 +190,18 @@ async def test_its_bound_is_that_of_the_server(tmp_path: Path) -> None:
         with pytest.raises(RefreshFailed):
             await refresh_login(short, credentials=files(tmp_path / "c"))
         assert time.monotonic() - began < 4.0  # twice the bound, and room for a busy machine
+
+
+@pytest.mark.parametrize(
+    ("server", "why"),
+    [
+        (HttpServer(url="https://mcp.example/mcp", auth=False), "auth is false"),
+        (HttpServer(url="https://mcp.example/mcp", headers={"authorization": "Bearer x"}), "of their own"),
+    ],
+    ids=["off", "an own login"],
+)
+async def test_where_no_login_is_used_there_is_none_to_renew(
+    server: HttpServer, why: str, tmp_path: Path
+) -> None:
+    with pytest.raises(MisuseError, match=why):
+        await refresh_login(server, credentials=files(tmp_path))

@@ -559,7 +559,7 @@ class _Search:
             DiscoveryFault: of what was tried since, something could not be asked, so its absence means nothing.
         """
         if any(each.transient for each in self.tried[before:]):
-            fix = None if self.settings.issuer else "it is tried again; auth.issuer can name it by hand"
+            fix = None if self.settings.issuer else "if it stays so, auth.issuer can name it by hand"
             raise self.fault(reason, "unreachable", transient=True, fix=fix)
 
     def fault(

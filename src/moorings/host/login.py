@@ -40,7 +40,6 @@ from ..auth.shared import service_for, state_folder
 from ..auth.turn import Holder
 from ..config import CredentialSettings, HttpServer
 from ..config.auth_spec import AuthSettings
-from ..config.headers import same_name
 from ..errors import LoginFailed, MisuseError, NeedsLogin, StoreFailed
 from ..server.connect import net_settings
 from ..store.credentials import StoreError
@@ -48,6 +47,7 @@ from ..store.where import in_memory
 from ..transport import headers_command
 from ..transport.http_headers import HeadersFailed, HeaderSource
 from .asking import Asking
+from .has_oauth import check_has_oauth
 
 if TYPE_CHECKING:
     from ..auth.broker import Bearer
@@ -286,18 +286,7 @@ def _failed(fault: AuthFault, name: str) -> LoginFailed:
 def _settings(
     server: HttpServer, name: str, flow: Literal["authorization_code", "device"] | None
 ) -> AuthSettings:
-    if not isinstance(server, HttpServer):  # programs that are not type-checked
-        raise MisuseError(
-            f"there is nothing to log in to: it is {type(server).__name__}, not HttpServer", server=name
-        )
-    if server.auth is False:
-        raise MisuseError("auth is false for this server: there is nothing to log in to", server=name)
-    if isinstance(server.headers, Mapping) and same_name("authorization", server.headers):
-        raise MisuseError(
-            "its headers hold an Authorization of their own, which is what is sent",
-            server=name,
-            fix="take it out of the headers to log in by OAuth",
-        )
+    check_has_oauth(server, name)
     settings = server.auth if isinstance(server.auth, AuthSettings) else AuthSettings()
     return settings if flow is None else msgspec.structs.replace(settings, flow=flow)
 

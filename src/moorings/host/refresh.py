@@ -24,6 +24,7 @@ from ..config import CredentialSettings, HttpServer
 from ..errors import NeedsLogin, RefreshFailed
 from ..store.where import in_memory
 from ..transport import headers_command
+from .has_oauth import check_has_oauth
 
 __all__ = ["refresh_login"]
 
@@ -56,8 +57,10 @@ async def refresh_login(
     Raises:
         NeedsLogin: there is none, or only a new one helps; its ``reason`` says what is over.
         RefreshFailed: not now. What there was is kept, and good for as long as it was.
+        MisuseError: ``auth`` is false, or the headers hold a login of their own.
         ConfigError: the store cannot be used here, or is the memory of a process.
     """
+    check_has_oauth(server, name)
     settings = credentials or CredentialSettings()
     folder = state_folder(state_dir)
     account = account_of(
