@@ -4,6 +4,9 @@ ARGS ?=
 DEMO ?= tools/demo.py
 PERSON ?=
 
+# Compiled code is kept: the tests start thousands of Pythons, and each of them would compile everything anew.
+unexport PYTHONDONTWRITEBYTECODE
+
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
 .PHONY: help demo demo-oauth test test-all test-newest lint format docs soak bench compare conformance setup clean check-python

@@ -54,6 +54,9 @@ COMPLAINTS = (
 
 MARK = "MOORINGS_TEST_RUN"  # environment entry that every process started by this run inherits
 
+THAW = 100
+"""Tests after which what was frozen is looked at again."""
+
 _failed = pytest.StashKey[bool]()
 _stderr = pytest.StashKey[str]()
 
@@ -62,8 +65,16 @@ _stderr = pytest.StashKey[str]()
 
 
 def pending_tasks() -> list[asyncio.Task[Any]]:
-    """Every task not yet done, in whatever loop and thread. Asked of the collector, since only it knows them all."""
-    # type() and not isinstance(): the latter would run the __class__ property of proxies.
+    """Every task not yet done, in whatever loop and thread."""
+    known = getattr(asyncio.tasks, "_scheduled_tasks", getattr(asyncio.tasks, "_all_tasks", None))
+    if known is not None:
+        for _ in range(100):
+            try:
+                return [task for task in known if not task.done()]
+            except RuntimeError:  # another thread made one meanwhile
+                continue
+    # Where asyncio keeps no such set, only the collector knows them all. type() and not isinstance(): the latter
+    # would run the __class__ property of proxies.
     tasks = [each for each in gc.get_objects() if issubclass(type(each), asyncio.Task)]
     return [task for task in tasks if not task.done()]
 
@@ -299,6 +310,22 @@ def collect_garbage() -> None:
             return
 
 
+_seen = 0
+
+
+def freeze() -> None:
+    """What outlives a test mostly lives to the end: frozen, it does not have to be walked after each of the others.
+
+    Now and then all of it is looked at once more, as it may have been dropped since.
+    """
+    global _seen
+    _seen += 1
+    if _seen % THAW == 0:
+        gc.unfreeze()
+        collect_garbage()
+    gc.freeze()
+
+
 @pytest.fixture(autouse=True)
 def leak_gate(request: pytest.FixtureRequest) -> Iterator[None]:
     item: pytest.Item = request.node
@@ -308,6 +335,7 @@ def leak_gate(request: pytest.FixtureRequest) -> Iterator[None]:
         yield
         collect_garbage()
         found = [*before.leaks(), *listener.heard]
+        freeze()
     text = stderr_so_far(item)
     found += [("stderr", line) for line in text.splitlines() if any(each in line for each in COMPLAINTS)]
     lines = [f"{kind}: {what}" for kind, what in found if kind not in allowed]
@@ -342,6 +370,5 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_finish() -> None:
-    # What lives now lives to the end. Frozen, it does not have to be walked after each test.
     gc.collect()
     gc.freeze()

@@ -33,14 +33,27 @@ def adopt_orphans() -> bool:
 
 
 def read(pid: int) -> Process | None:
+    # By bare system calls, as this is done for each process of the machine before and after each test.
     try:
-        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
-            text = file.read()
+        fd = os.open(f"/proc/{pid}/stat", os.O_RDONLY | os.O_CLOEXEC)
     except (FileNotFoundError, ProcessLookupError):
         return None
-    name, _, rest = text.partition("(")[2].rpartition(")")
-    fields = rest.split()
-    return Process(pid, int(fields[1]), fields[0], int(fields[6]), int(fields[19]), name)
+    try:
+        data = os.read(fd, 4096)
+    except ProcessLookupError:
+        return None
+    finally:
+        os.close(fd)
+    name, _, rest = data.partition(b"(")[2].rpartition(b")")
+    fields = rest.split(None, 21)
+    return Process(
+        pid,
+        int(fields[1]),
+        fields[0].decode(),
+        int(fields[6]),
+        int(fields[19]),
+        name.decode(errors="replace"),
+    )
 
 
 def table() -> dict[int, Process]:
