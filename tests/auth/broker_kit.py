@@ -11,7 +11,8 @@ from typing import Any
 import msgspec
 
 from moorings._secret import Secret
-from moorings.auth.broker import Ask, Broker, Subject
+from moorings.auth.asked import Ask, Subject
+from moorings.auth.broker import Broker
 from moorings.auth.faults import GrantError
 from moorings.auth.grants import TokenSet, merged
 from moorings.auth.model import (

@@ -40,7 +40,8 @@ import moorings.store.postgres_store
 import moorings.store.redis_store  # noqa: F401
 from moorings.auth import broker as broker_module
 from moorings.auth import grants
-from moorings.auth.broker import Bearer, Broker, Subject
+from moorings.auth.asked import Bearer, Subject
+from moorings.auth.broker import Broker
 from moorings.auth.faults import AuthFault
 from moorings.auth.model import LOCAL, Credential
 from moorings.auth.renewal import INTENT

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from moorings.auth.broker import Broker, Subject
+from moorings.auth.asked import Subject
+from moorings.auth.broker import Broker
 from moorings.auth.model import LOCAL
 from tests.auth.broker_kit import used
 from tests.auth.grants_kit import soon

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Self
 import msgspec
 
 from .._urls import shown_url
-from ..auth.broker import Ask, Bearer
+from ..auth.asked import Ask, Bearer
 from ..auth.faults import AuthFault, passes
 from ..auth.flows import Account
 from ..auth.needs import TO_CONFIGURE, needs_of

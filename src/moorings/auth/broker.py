@@ -20,38 +20,27 @@ import random
 import threading
 import time
 import weakref
-from collections.abc import Awaitable, Callable, Generator, Mapping
-from typing import Protocol, TypeVar
+from collections.abc import Awaitable, Callable, Generator
+from typing import TypeVar
 
 import msgspec
 
 from .._outcome import Outcome
-from .._secret import Secret
 from ..errors import MisuseError
 from ..store.credentials import CredentialStore, StoreError, Watching
-from ..store.entry import ABOUT_TEXT
+from .asked import Ask, Bearer, Flow, Subject
 from .faults import AuthFault, GrantError, Insufficient, LoginAbandoned, NeedsPerson, StepUpRefused, passes
-from .model import ALONE, LOGIN, Credential
-from .renewal import INTENT, ClientGone, Damaged, Dead, Gone, Postponed, Renewal, Unsaved, load
+from .kept import NOTES, covers, due_at, over_at_once, stored_for, usable
+from .model import Credential
+from .renewal import ClientGone, Dead, Gone, Postponed, Renewal, Unsaved
 from .scopes import StepUps
 from .worker import Ending, Worker
 
-__all__ = ["Ask", "Bearer", "Broker", "Flow", "Subject", "due_at", "fits", "of_kind", "stored_for", "usable"]
+__all__ = ["Broker"]
 
 T = TypeVar("T")
-
-NOTES = (INTENT, LOGIN)
-"""Endings of keys under which there is no credential."""
-
 _log = logging.getLogger("moorings")
 
-MARGIN, MARGIN_SHARE = 5.0, 0.1
-"""Seconds, or part of its life, before its end from which a token is not sent any more: it has a way to go, and clocks
-differ."""
-EARLIEST = 600.0
-"""Seconds; no token is refreshed earlier than that before its end."""
-SHARE = (0.05, 0.15)
-"""Part of its life before its end at which a token is refreshed; where in between is drawn for each."""
 LOCK_WITHIN = 60.0
 """Seconds that a renewal waits for the lock of the store."""
 MOST_LOOKS = 3
@@ -69,55 +58,6 @@ IF_IT_STAYS = (
 )
 
 
-class Subject(msgspec.Struct, frozen=True):
-    """For whom, and for what, a token is wanted."""
-
-    principal: str
-    resource: str
-    """Canonical URL of the MCP server."""
-    issuer: str = ""
-    """The authorization server, where it is set by hand; empty for whichever gave the stored credential."""
-    client_id: str = ""
-    """The client, where it is set by hand."""
-    alone: bool | None = None
-    """Whether it is got without a person, or with one: a machine's token is none of a person's logins. None: either."""
-
-
-class Bearer(msgspec.Struct, frozen=True):
-    """What a request carries."""
-
-    token: Secret
-    scheme: str
-    """``Bearer`` or ``DPoP``."""
-    version: int
-    """Of the credential: a refusal names it, so that it is refreshed once however many were refused."""
-    credential: Credential
-
-    def __repr__(self) -> str:
-        return f"Bearer({self.scheme}, version {self.version})"
-
-
-class Ask(msgspec.Struct, frozen=True):
-    """What a server said when it refused a request."""
-
-    challenges: tuple[str, ...] = ()
-    """Its ``WWW-Authenticate`` headers."""
-    scopes: tuple[str, ...] = ()
-    """Those it wants for this operation; may be empty where it does not say."""
-    operation: str = ""
-    """What was refused for its scopes: the method and what it names."""
-    anew: bool = False
-    """It refused a token that was got for this very request: another refresh would bring no better one."""
-    insufficient: bool = False
-    """It took the token, and wants more scopes (403 ``insufficient_scope``)."""
-    nonce: bool = False
-    """It wants a nonce that it has just given (RFC 9449 §9), and nothing from the broker."""
-
-    def __repr__(self) -> str:
-        # What a server says may be what it was sent.
-        return f"Ask({self.operation!r}, {len(self.challenges)} challenges, insufficient={self.insufficient})"
-
-
 class _Clock(msgspec.Struct, frozen=True):
     """When a token was taken into use, by both clocks: a jump of the one is seen by the other."""
 
@@ -127,70 +67,6 @@ class _Clock(msgspec.Struct, frozen=True):
 
 Steps = Generator[Outcome[Credential | None], Credential | None, T]
 """Work of a caller: it yields what it waits for, is sent what came of it, and returns its result."""
-
-
-class Flow(Protocol):
-    """How credentials of one subject are got. Made for a subject; used on the broker's loop alone."""
-
-    @property
-    def alone(self) -> bool:
-        """True if it gets a credential without a person."""
-
-    @property
-    def able(self) -> bool:
-        """True if it can get one at all: without a person, or with one who may be asked."""
-
-    @property
-    def waits_for_person(self) -> bool:
-        """True while a person is at a login."""
-
-    def renewable(self, credential: Credential) -> bool:
-        """Whether ``refresh`` can renew it."""
-
-    async def refresh(self, credential: Credential) -> Credential:
-        """One exchange with the token endpoint; returns the merged credential. Raises ``AuthFault``."""
-
-    def scopes_for(self, credential: Credential, challenged: tuple[str, ...]) -> tuple[str, ...]:
-        """What a step-up asks for. Raises ``StepUpRefused``."""
-
-    async def obtain(self, store: CredentialStore, ask: Ask, known: Credential | None) -> Credential:
-        """A new credential, stored. Raises ``AuthFault``, ``StoreError``."""
-
-    async def client_is_gone(self, store: CredentialStore, credential: Credential) -> None:
-        """The server does not know the client: keep nothing that is bound to it. Raises ``StoreError``."""
-
-
-def usable(credential: Credential, wall: float, age: float) -> bool:
-    """Whether its access token can be sent now.
-
-    Args:
-        wall: seconds of the wall clock.
-        age: seconds since it was taken into use here, by a clock that does not jump.
-    """
-    if credential.state != "good":
-        return False
-    if credential.expires_at is None:
-        return True
-    left = credential.expires_at - wall
-    whole = credential.expires_at - credential.obtained_at
-    # A wall clock that was set back must not make it live longer than it was given.
-    return left > min(MARGIN, MARGIN_SHARE * whole) and age < whole
-
-
-def works(credential: Credential, wall: float) -> bool:
-    """Whether it can be sent now, or renewed: of several, one that can goes before one that is only newer."""
-    return credential.state == "good" and (
-        credential.refresh_token is not None or usable(credential, wall, 0.0)
-    )
-
-
-def due_at(credential: Credential, draw: float) -> float | None:
-    """Seconds of the wall clock from which it is renewed ahead of its end; None if that is not known."""
-    if credential.expires_at is None or credential.refresh_token is None:
-        return None
-    life = max(0.0, credential.expires_at - credential.obtained_at)
-    low, high = SHARE
-    return credential.expires_at - min(life * (low + (high - low) * draw), EARLIEST)
 
 
 class _Entry:
@@ -466,7 +342,7 @@ class Broker:
         current = entry.current
         if bearer is not None and current is not None and current.version > bearer.version:
             ready = self._ready(entry, current)
-            if ready is not None and _covers(ready.credential, ask.scopes):
+            if ready is not None and covers(ready.credential, ask.scopes):
                 # Somebody else was refused with the same one, and has been served.
                 return ready
         version = None if bearer is None else bearer.version
@@ -476,7 +352,7 @@ class Broker:
             if credential is None:
                 break
             fresh = bearer is None or credential.version > bearer.version
-            if fresh and _covers(credential, ask.scopes):
+            if fresh and covers(credential, ask.scopes):
                 return self._bearer(credential)
         raise Gone("there is no credential that the server takes")
 
@@ -552,7 +428,7 @@ class Broker:
                 nobody += f", as far as the store can be read: {entry.damaged}"
             return await self._obtain(store, entry, ask, Gone(nobody))
         newer = version is None or current.version > version
-        if newer and self._is_usable(entry, current) and _covers(current, ask.scopes if ask else ()):
+        if newer and self._is_usable(entry, current) and covers(current, ask.scopes if ask else ()):
             return current
         if self._steady() < entry.not_before and entry.failure is not None:
             raise entry.failure
@@ -619,7 +495,7 @@ class Broker:
             return found
         finally:
             entry.unsaved = renewal.unsaved
-        if _over(fresh):
+        if over_at_once(fresh):
             raise self._put_off(
                 entry, Postponed("the authorization server gives tokens that are over when they arrive")
             )
@@ -665,7 +541,7 @@ class Broker:
         self._publish(entry, fresh)
         if not ask.insufficient:
             self._step_ups.forget(entry.subject.resource)
-        if _over(fresh):
+        if over_at_once(fresh):
             over = GrantError("unusable", "its tokens are over when they arrive")
             raise self._put_off(entry, over, wait=NO_WAY_PAUSE)
         self._all_well(entry)
@@ -786,70 +662,8 @@ class Broker:
             _log.warning("what was stored for %s cannot be read: %s", entry.subject.resource, error)
 
 
-async def stored_for(
-    store: CredentialStore, subject: Subject, wall: float
-) -> tuple[Credential | None, list[str]]:
-    """The stored credential of a subject: of several, the one that works, then the newest; and what cannot be read.
-
-    Raises:
-        StoreError: it is not known what is stored.
-    """
-    found: list[Credential] = []
-    damaged: list[str] = []
-    for each in await store.keys():
-        if each.key.endswith(NOTES):
-            continue
-        if each.problem:
-            # Whose it is cannot be read either.
-            damaged.append(each.problem)
-            continue
-        if not fits(subject, each.about):
-            continue
-        try:
-            credential = await load(store, each.key)
-        except Damaged as error:
-            # It is there, and nobody can use it: a login takes its place, and it is kept aside then.
-            _log.error("a stored credential is damaged: %s", error)
-            damaged.append(error.reason)
-            continue
-        if credential is None or not of_kind(subject, credential):
-            continue
-        if (credential.key.principal, credential.key.resource) == (subject.principal, subject.resource):
-            found.append(credential)
-    found.sort(key=lambda each: (works(each, wall), each.obtained_at))
-    return (found[-1] if found else None), damaged
-
-
-def of_kind(subject: Subject, credential: Credential) -> bool:
-    """Whether a credential came the way that the subject's do."""
-    return subject.alone is None or subject.alone == (credential.grant in ALONE)
-
-
 def _mark(credential: Credential | None) -> tuple[str, int]:
     return ("", 0) if credential is None else (credential.key.digest(), credential.version)
-
-
-def fits(subject: Subject, said: Mapping[str, str]) -> bool:
-    """Whether an entry may be one of the subject's, by what is said of it. Long words are cut there."""
-
-    def same(name: str, mine: str) -> bool:
-        return said.get(name) == mine[:ABOUT_TEXT]
-
-    return (
-        same("principal", subject.principal)
-        and same("resource", subject.resource)
-        and (not subject.issuer or same("issuer", subject.issuer))
-        and (not subject.client_id or same("client_id", subject.client_id))
-    )
-
-
-def _over(credential: Credential) -> bool:
-    """Whether its access token was over when it came."""
-    return credential.expires_at is not None and credential.expires_at <= credential.obtained_at
-
-
-def _covers(credential: Credential, scopes: tuple[str, ...]) -> bool:
-    return set(scopes) <= {*credential.scopes, *credential.requested_scopes}
 
 
 async def _no_way(credential: Credential) -> Credential:

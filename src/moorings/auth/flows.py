@@ -20,7 +20,7 @@ from .._secret import Secret
 from ..net.settings import NetSettings
 from ..store.credentials import CredentialStore, Lease, StoreError
 from . import grants
-from .broker import Ask, Subject, usable
+from .asked import Ask, Subject
 from .callback import Listeners
 from .challenge import parse_challenges
 from .discovery import Discovered, canonical, discover, issuer_metadata
@@ -29,6 +29,7 @@ from .faults import AuthFault, NeedsClient
 from .grants import TokenSet
 from .http import AuthHttp
 from .identity import LOCK_WITHIN, Identity
+from .kept import usable
 from .knock import Knocked, knock
 from .landing import CALLBACK_PATH, CALLBACK_PORT
 from .login import LoginAttempt
@@ -115,7 +116,7 @@ class Account(msgspec.Struct, frozen=True):
 
 
 class AccountFlow:
-    """The flow of one account (``broker.Flow``)."""
+    """The flow of one account (``asked.Flow``)."""
 
     def __init__(
         self,

@@ -20,8 +20,8 @@ from .._tasks import TaskOwner
 from .._urls import shown_url
 from ..store.credentials import CredentialStore, StoreError
 from . import grants
+from .asked import Ask
 from .authorization import MOST_URL, AuthorizationRequest, check_browser_url, push
-from .broker import Ask, stored_for, works
 from .discovery import Discovered
 from .dpop import Prover
 from .faults import (
@@ -37,6 +37,7 @@ from .faults import (
     StrayCallback,
 )
 from .grants import TokenSet
+from .kept import stored_for, works
 from .landing import Landing, landings
 from .model import Credential, Registration
 from .prompt import LoginPrompt

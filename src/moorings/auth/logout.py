@@ -27,13 +27,14 @@ from ..errors import MooringsError, StoreFailed
 from ..store.credentials import CorruptEntry, CredentialStore, Lease, LeaseLost, StoredKey, StoreError
 from . import clients, grants
 from .accounts import account_of
+from .asked import Subject
 from .at_store import LOCK_WITHIN, TURNS, store_at
-from .broker import Subject, fits
 from .clients_kept import end_client
 from .faults import AuthFault
 from .flows import Account
 from .http import AuthHttp, on_this_machine
 from .identity import Identity
+from .kept import fits
 from .model import BadRecord, Credential, Registration, decode_credential
 from .renewal import INTENT
 from .report import what_next

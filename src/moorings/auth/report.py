@@ -22,9 +22,10 @@ from ..config.http_spec import Server
 from ..errors import ConfigError, StoreFailed
 from ..net.addresses import proxy_for
 from ..store.credentials import CorruptEntry, CredentialStore, StoredKey, StoreError, StoreUnusable
+from .asked import Subject
 from .at_store import IN_MEMORY
-from .broker import MARGIN, NOTES, Subject, due_at, of_kind, works
 from .flows import Account, Kind
+from .kept import MARGIN, NOTES, due_at, of_kind, works
 from .model import ALONE, BadRecord, Credential, decode_credential
 from .renewal import INTENT
 from .shared import state_folder, store_of

@@ -21,7 +21,8 @@ import msgspec
 
 from .._secret import Secret
 from ..store.credentials import CredentialStore, StoreError
-from .broker import Ask, Bearer, Broker, Subject
+from .asked import Ask, Bearer, Subject
+from .broker import Broker
 from .callback import Listeners
 from .challenge import bearer as bearer_of
 from .challenge import parse_challenges

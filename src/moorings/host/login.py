@@ -50,7 +50,7 @@ from .asking import Asking
 from .has_oauth import check_has_oauth
 
 if TYPE_CHECKING:
-    from ..auth.broker import Bearer
+    from ..auth.asked import Bearer
     from ..auth.model import Credential
 
 __all__ = ["LoginResult", "login"]

@@ -11,8 +11,8 @@ import shlex
 import time
 
 from ..auth.accounts import account_of
+from ..auth.asked import Ask, Bearer
 from ..auth.at_store import no_memory
-from ..auth.broker import Ask, Bearer
 from ..auth.faults import AuthFault, passes
 from ..auth.model import ALONE
 from ..auth.needs import TO_CONFIGURE, needs_of

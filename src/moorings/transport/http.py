@@ -50,7 +50,7 @@ from .http_parts import (
 )
 
 if TYPE_CHECKING:
-    from ..auth.broker import Ask
+    from ..auth.asked import Ask
     from ..net.client import HttpClient
     from ..net.exchange import Answer
 

@@ -18,7 +18,7 @@ from ..config.headers import same_name
 from .base import Failure, Request
 
 if TYPE_CHECKING:
-    from ..auth.broker import Ask, Bearer
+    from ..auth.asked import Ask, Bearer
     from ..auth.faults import AuthFault
     from ..auth.service import Access
     from ..net.exchange import Answer
@@ -179,7 +179,7 @@ class Pass:
             if answer.status < 400:
                 access.served(self._operation)
             return None
-        from ..auth.broker import Ask
+        from ..auth.asked import Ask
         from ..auth.service import ask_of
 
         headers: Any = answer.headers
