@@ -13,9 +13,11 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from moorings._secret import Secret
-from moorings.auth.broker import MARGIN, Bearer, Broker, due_at, usable
+from moorings.auth.asked import Bearer
+from moorings.auth.broker import Broker
 from moorings.auth.faults import GrantError, NeedsPerson
 from moorings.auth.http import AuthNetError
+from moorings.auth.kept import MARGIN, due_at, usable
 from moorings.auth.model import CredentialKey
 from moorings.auth.renewal import ClientGone, Dead, Gone, Postponed
 from moorings.errors import MisuseError
