@@ -377,7 +377,7 @@ def test_an_interpreter_that_ends_without_a_close(how: str, what: str, tmp_path:
     log = FaultLog(tmp_path / "journal")
     began = time.monotonic()
     ended = run_program(HEAD + LEFT, how, what, log.path)
-    assert time.monotonic() - began < 6.0
+    assert time.monotonic() - began < 15.0  # two Pythons start and end in it, on a machine that may be busy
     assert not any(alive(pid) for pid in log.pids())
     assert ended.returncode == {"exception": 1, "sys.exit": 7}.get(how, 0)
     assert ended.stdout == ""

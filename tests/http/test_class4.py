@@ -347,7 +347,8 @@ async def test_f4_9_fifty_timeouts_of_blocking_calls(era: str) -> None:
                         host.call("s__hold", timeout=0.02)
                 began = time.monotonic()
                 host.call("s__echo", {"text": "x"})
-                assert time.monotonic() - began < SLACK
+                # One that waited for what a call had left would wait for its limit, which is a minute.
+                assert time.monotonic() - began < 5.0
 
         await asyncio.to_thread(work)
         held = [seen.id for seen in server.of("tools/call", tool="hold")]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import datetime
+import re
 import ssl
 from pathlib import Path
 from typing import Any
@@ -110,7 +111,7 @@ async def test_f5_10_an_unknown_host_is_told(transport: str) -> None:
 async def test_a_dial_that_is_neither_taken_nor_refused_ends_at_its_bound(transport: str) -> None:
     with dead_end() as port, within(0.5 + SLACK, 0.5):
         error = await start_failure(f"http://127.0.0.1:{port}/mcp", transport=transport, bounds={"dial": 0.5})
-    assert "no connection within 0.5 s of 0.5 s allowed" in str(error)
+    assert re.search(r"no connection within (0\.[5-9]|1\.[0-5]) s of 0\.5 s allowed", str(error))
 
 
 @ERAS
