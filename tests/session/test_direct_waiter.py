@@ -8,19 +8,22 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import gc
 import itertools
+import select
 import signal
+import weakref
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 from msgspec import Raw
 
-from moorings import AsyncHost, Bounds, CallError, CallTimeout
-from moorings.session.waiter import DirectWaiter
+from moorings import AsyncHost, Bounds, CallError, CallTimeout, Handlers
+from moorings.session.waiter import DirectWaiter, goes_on_at_once
 from moorings.transport.base import Closed
 from moorings.transport.stdio import StdioTransport
-from tests.clock import on_movable_clock, turns
+from tests.clock import MovableLoop, on_movable_clock, turns
 from tests.faults.script import fault_server
 from tests.session.memory_transport import MemoryTransport, Wired
 from tests.session.test_races import EVENTS, OUTCOMES, happen
@@ -171,8 +174,8 @@ class ReadsBetweenTasks(MemoryTransport):
     reads_between_tasks = True
 
 
-def wired() -> Wired:
-    made = Wired()
+def wired(handlers: Handlers | None = None) -> Wired:
+    made = Wired(handlers)
     made.transport = ReadsBetweenTasks()
     made.session.attach(made.transport)
     return made
@@ -260,16 +263,141 @@ async def test_the_end_of_a_session_wakes_its_calls_in_the_next_turn_so_that_all
     await line.aclose()
 
 
-@pytest.mark.parametrize("patched", [False, True])
-async def test_a_loop_that_may_run_within_itself_has_futures(
-    patched: bool, monkeypatch: pytest.MonkeyPatch
+def new_uvloop() -> asyncio.AbstractEventLoop:
+    made: asyncio.AbstractEventLoop = pytest.importorskip("uvloop").new_event_loop()
+    return made
+
+
+def on_uvloop(*more: Any) -> Any:
+    reason = "libuv keeps one pipe for the signals of its process"
+    return pytest.param(new_uvloop, *more, marks=pytest.mark.leak_ok("descriptor", reason=reason))
+
+
+class RunsWithinItself(asyncio.SelectorEventLoop):
+    """As ``nest_asyncio`` marks a loop that it has patched."""
+
+    _nest_patched = True
+
+
+class RunsInItsOwnWay(asyncio.SelectorEventLoop):
+    """As loops of graphical toolkits do."""
+
+    def run_forever(self) -> None:
+        super().run_forever()
+
+
+@pytest.mark.parametrize(
+    ("make", "at_once"),
+    [
+        (asyncio.SelectorEventLoop, True),
+        (MovableLoop, True),
+        on_uvloop(False),
+        (RunsWithinItself, False),
+        (RunsInItsOwnWay, False),
+    ],
+)
+def test_only_a_loop_that_keeps_the_order_goes_on_at_once(
+    make: Callable[[], asyncio.AbstractEventLoop], at_once: bool
 ) -> None:
-    """As ``nest_asyncio`` marks it: there the task of one answer could wait for another one of the same read."""
-    monkeypatch.setattr(asyncio.get_running_loop(), "_nest_patched", patched, raising=False)
+    async def call() -> None:
+        line = wired()
+        pending = line.session.begin_call("t", {}, line.clock())
+        assert isinstance(pending.waiter, DirectWaiter if at_once else asyncio.Future)
+        line.session.cancel(pending, "over")
+        await line.aclose()
+
+    with asyncio.Runner(loop_factory=make) as runner:
+        assert goes_on_at_once(runner.get_loop()) is at_once
+        runner.run(call())
+
+
+@pytest.mark.parametrize("make", [asyncio.SelectorEventLoop, on_uvloop()])
+def test_an_answer_does_not_overtake_what_was_ready_before_it(
+    make: Callable[[], asyncio.AbstractEventLoop],
+) -> None:
+    async def calls() -> None:
+        async with AsyncHost({"s": fault_server()}, state_dir=False) as host:
+            await host.wait_ready()
+            await host.call("s__echo")
+            life = host._servers["s"].life
+            assert life is not None and life.session is not None
+            transport: Any = life.session._transport
+            order: list[str] = []
+
+            async def call() -> None:
+                await host.call("s__echo")
+                order.append("answered")
+
+            def when_the_answer_is_there() -> None:
+                assert select.select([transport._stdout._fd], [], [], 20)[0]
+                asyncio.get_running_loop().call_soon(order.append, "ready before it was read")
+
+            answered = asyncio.ensure_future(call())
+            asyncio.get_running_loop().call_soon(when_the_answer_is_there)
+            await answered
+            assert order == ["ready before it was read", "answered"]
+
+    with asyncio.Runner(loop_factory=make) as runner:
+        runner.run(calls())
+
+
+LINE = b'{"jsonrpc":"2.0","method":"notifications/message","params":{"level":"info","data":"working"}}'
+
+
+@pytest.mark.parametrize(
+    "answer", [b'{"jsonrpc":"2.0","id":1,"result":{}}', b'[{"jsonrpc":"2.0","id":"1","result":{}}]']
+)
+async def test_a_log_line_before_the_answer_is_heard_before_the_call_goes_on(answer: bytes) -> None:
+    """Both come in one read."""
+    met: list[str] = []
+    line = wired(Handlers(on_log=lambda server, params: met.append(str(params.data))))
+
+    async def call() -> None:
+        await line.session.begin_call("t", {}, line.clock()).waiter  # type: ignore[misc]
+        met.append("answered")
+
+    task = asyncio.ensure_future(call())
+    await turns()
+
+    def read() -> None:
+        line.session.message(LINE)
+        line.session.message(answer)
+
+    await from_a_handle(read)
+    await task
+    assert met == ["working", "answered"]
+    await line.aclose()
+
+
+async def test_a_call_that_was_cancelled_is_gone_without_the_garbage_collector() -> None:
+    """Its error would lead to the frames that awaited it, and to all that they hold."""
     line = wired()
-    pending = line.session.begin_call("t", {}, line.clock())
-    assert isinstance(pending.waiter, asyncio.Future if patched else DirectWaiter)
-    line.session.cancel(pending, "over")
+
+    class Large:
+        pass
+
+    async def call(gone: list[Any]) -> None:
+        large = Large()
+        gone.append(weakref.ref(large))
+        pending = line.session.begin_call("t", {}, line.clock())
+        try:
+            await pending.waiter  # type: ignore[misc]
+        except asyncio.CancelledError as cancelled:
+            pending.cancelled_by_caller(cancelled)
+            raise
+
+    gone: list[Any] = []
+    gc.disable()
+    try:
+        task = asyncio.ensure_future(call(gone))
+        await turns()
+        task.cancel()
+        await asyncio.wait({task})
+        del task
+        await turns()
+        assert gone[0]() is None
+    finally:
+        gc.enable()
     await line.aclose()
 
 
@@ -301,6 +429,46 @@ async def test_frames_after_one_whose_task_ends_the_loop_are_handed_on_later() -
     async with asyncio.timeout(5):
         await receiver.all_heard.wait()
     assert receiver.heard == [b"{1}", b"{2}", b"{3}"]
+
+
+@pytest.mark.parametrize("end", [KeyboardInterrupt, SystemExit])
+def test_what_ends_the_loop_in_a_task_does_not_end_the_work_of_the_reader(end: type[BaseException]) -> None:
+    """The reader may be in the middle of the end of a process, and has to say so."""
+    done: list[str] = []
+
+    async def main(ends: DirectWaiter, other: DirectWaiter) -> None:
+        async def raises() -> None:
+            await ends
+            raise end
+
+        async def goes_on() -> None:
+            done.append(bytes(await other).decode())
+
+        tasks = [asyncio.ensure_future(raises()), asyncio.ensure_future(goes_on())]
+        await turns()
+
+        def read() -> None:
+            ends.set_result(Raw(b"1"))
+            done.append("the reader goes on")
+            other.set_result(Raw(b"2"))
+
+        asyncio.get_running_loop().call_soon(read)
+        await asyncio.wait(tasks)
+        assert isinstance(tasks[0].exception(), end)
+
+    loop = asyncio.SelectorEventLoop()
+    try:
+
+        async def start() -> asyncio.Task[None]:
+            return asyncio.ensure_future(main(waiter(), waiter()))
+
+        whole = loop.run_until_complete(start())
+        with pytest.raises(end):
+            loop.run_until_complete(whole)
+        loop.run_until_complete(whole)
+        assert done == ["the reader goes on", "2"]
+    finally:
+        loop.close()
 
 
 def test_a_keyboard_interrupt_in_a_task_that_an_answer_woke_loses_no_other_answer() -> None:
