@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 from msgspec import Raw
 
-from moorings import AsyncHost, Bounds, CallError, CallTimeout, Handlers
+from moorings import AsyncHost, Bounds, CallError, CallTimeout, Handlers, Host
 from moorings.session.waiter import DirectWaiter, goes_on_at_once
 from moorings.transport.base import Closed
 from moorings.transport.stdio import StdioTransport
@@ -570,3 +570,81 @@ async def test_calls_that_a_task_group_or_a_timeout_gives_up_are_given_up() -> N
                 group.create_task(host.call("s__hold"))
                 group.create_task(host.call("s__hold", timeout=0.05))
         assert (await host.call("s__echo", {"text": "goes on"})).text == "goes on"
+
+
+async def test_scopes_of_anyio_end_calls_and_leave_no_cancel_behind() -> None:
+    anyio = pytest.importorskip("anyio")
+    me = asyncio.current_task()
+    assert me is not None
+    async with AsyncHost({"s": fault_server()}, state_dir=False) as host:
+        await host.wait_ready()
+        for delay in (0, 0.001, 0.02):
+            with anyio.move_on_after(delay) as scope:
+                await host.call("s__hold")
+            assert scope.cancelled_caught and not me.cancelling()
+            with pytest.raises(TimeoutError), anyio.fail_after(delay):
+                await host.call("s__hold")
+            assert not me.cancelling()
+        with anyio.CancelScope() as scope:
+            with anyio.CancelScope(shield=True):
+                scope.cancel()
+                for number in range(3):
+                    assert (await host.call("s__echo", {"text": str(number)})).text == str(number)
+            await host.call("s__hold")
+        assert scope.cancelled_caught and not me.cancelling()
+
+        # The task of one answer ends the scopes of those whose answers come after it in the same read, or do not come.
+        ended: list[int] = []
+        async with anyio.create_task_group() as group:
+
+            async def call(number: int) -> None:
+                await host.call("s__hold", {"key": "k" if number < 20 else "never"})
+                ended.append(number)
+                if number == 5:
+                    group.cancel_scope.cancel()
+
+            for number in range(25):
+                group.start_soon(call, number)
+            await asyncio.sleep(0)
+            await host.call("s__release", {"key": "k"})
+        assert set(range(6)) <= set(ended) <= set(range(20)) and not me.cancelling()
+        assert (await host.call("s__echo", {"text": "goes on"})).text == "goes on"
+
+
+@pytest.mark.parametrize("act", ["restarts", "disables", "removes", "starts another", "blocks in another"])
+async def test_the_task_of_one_answer_of_many_may_do_what_any_task_may(act: str) -> None:
+    async with AsyncHost({"s": fault_server()}, state_dir=False) as host:
+        await host.wait_ready()
+
+        async def now() -> None:
+            if act == "restarts":
+                await host.restart("s")
+            elif act == "disables":
+                await host.disable("s")
+            elif act == "removes":
+                await host.remove("s")
+            elif act == "starts another":
+                async with AsyncHost({"o": fault_server()}, state_dir=False) as other:
+                    await other.wait_ready()
+                    assert (await other.call("o__echo", {"text": "x"})).text == "x"
+            else:
+                with Host({"o": fault_server()}, state_dir=False) as blocking:
+                    assert blocking.call("o__echo", {"text": "x"}).text == "x"
+
+        async def call(number: int) -> str:
+            try:
+                text = (await host.call("s__hold", {"key": "k"})).text
+            except CallError as error:
+                return type(error).__name__
+            if number == 0:
+                await now()
+            return text
+
+        tasks = [asyncio.ensure_future(call(number)) for number in range(40)]
+        await host.call("s__echo", {"text": "all are sent"})
+        release = asyncio.ensure_future(host.call("s__release", {"key": "k"}))
+        async with asyncio.timeout(20):
+            outcomes = await asyncio.gather(*tasks)
+            await asyncio.wait({release})
+        assert outcomes[0] == "released" and set(outcomes) <= {"released", "AmbiguousDelivery", "NotSent"}
+        assert release.exception() is None or isinstance(release.exception(), CallError)
