@@ -8,19 +8,22 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import gc
 import itertools
+import select
 import signal
+import weakref
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 from msgspec import Raw
 
-from moorings import AsyncHost, Bounds, CallError, CallTimeout
-from moorings.session.waiter import DirectWaiter
+from moorings import AsyncHost, Bounds, CallError, CallTimeout, Handlers, Host
+from moorings.session.waiter import DirectWaiter, goes_on_at_once
 from moorings.transport.base import Closed
 from moorings.transport.stdio import StdioTransport
-from tests.clock import on_movable_clock, turns
+from tests.clock import MovableLoop, on_movable_clock, turns
 from tests.faults.script import fault_server
 from tests.session.memory_transport import MemoryTransport, Wired
 from tests.session.test_races import EVENTS, OUTCOMES, happen
@@ -171,8 +174,8 @@ class ReadsBetweenTasks(MemoryTransport):
     reads_between_tasks = True
 
 
-def wired() -> Wired:
-    made = Wired()
+def wired(handlers: Handlers | None = None) -> Wired:
+    made = Wired(handlers)
     made.transport = ReadsBetweenTasks()
     made.session.attach(made.transport)
     return made
@@ -260,16 +263,141 @@ async def test_the_end_of_a_session_wakes_its_calls_in_the_next_turn_so_that_all
     await line.aclose()
 
 
-@pytest.mark.parametrize("patched", [False, True])
-async def test_a_loop_that_may_run_within_itself_has_futures(
-    patched: bool, monkeypatch: pytest.MonkeyPatch
+def new_uvloop() -> asyncio.AbstractEventLoop:
+    made: asyncio.AbstractEventLoop = pytest.importorskip("uvloop").new_event_loop()
+    return made
+
+
+def on_uvloop(*more: Any) -> Any:
+    reason = "libuv keeps one pipe for the signals of its process"
+    return pytest.param(new_uvloop, *more, marks=pytest.mark.leak_ok("descriptor", reason=reason))
+
+
+class RunsWithinItself(asyncio.SelectorEventLoop):
+    """As ``nest_asyncio`` marks a loop that it has patched."""
+
+    _nest_patched = True
+
+
+class RunsInItsOwnWay(asyncio.SelectorEventLoop):
+    """As loops of graphical toolkits do."""
+
+    def run_forever(self) -> None:
+        super().run_forever()
+
+
+@pytest.mark.parametrize(
+    ("make", "at_once"),
+    [
+        (asyncio.SelectorEventLoop, True),
+        (MovableLoop, True),
+        on_uvloop(False),
+        (RunsWithinItself, False),
+        (RunsInItsOwnWay, False),
+    ],
+)
+def test_only_a_loop_that_keeps_the_order_goes_on_at_once(
+    make: Callable[[], asyncio.AbstractEventLoop], at_once: bool
 ) -> None:
-    """As ``nest_asyncio`` marks it: there the task of one answer could wait for another one of the same read."""
-    monkeypatch.setattr(asyncio.get_running_loop(), "_nest_patched", patched, raising=False)
+    async def call() -> None:
+        line = wired()
+        pending = line.session.begin_call("t", {}, line.clock())
+        assert isinstance(pending.waiter, DirectWaiter if at_once else asyncio.Future)
+        line.session.cancel(pending, "over")
+        await line.aclose()
+
+    with asyncio.Runner(loop_factory=make) as runner:
+        assert goes_on_at_once(runner.get_loop()) is at_once
+        runner.run(call())
+
+
+@pytest.mark.parametrize("make", [asyncio.SelectorEventLoop, on_uvloop()])
+def test_an_answer_does_not_overtake_what_was_ready_before_it(
+    make: Callable[[], asyncio.AbstractEventLoop],
+) -> None:
+    async def calls() -> None:
+        async with AsyncHost({"s": fault_server()}, state_dir=False) as host:
+            await host.wait_ready()
+            await host.call("s__echo")
+            life = host._servers["s"].life
+            assert life is not None and life.session is not None
+            transport: Any = life.session._transport
+            order: list[str] = []
+
+            async def call() -> None:
+                await host.call("s__echo")
+                order.append("answered")
+
+            def when_the_answer_is_there() -> None:
+                assert select.select([transport._stdout._fd], [], [], 20)[0]
+                asyncio.get_running_loop().call_soon(order.append, "ready before it was read")
+
+            answered = asyncio.ensure_future(call())
+            asyncio.get_running_loop().call_soon(when_the_answer_is_there)
+            await answered
+            assert order == ["ready before it was read", "answered"]
+
+    with asyncio.Runner(loop_factory=make) as runner:
+        runner.run(calls())
+
+
+LINE = b'{"jsonrpc":"2.0","method":"notifications/message","params":{"level":"info","data":"working"}}'
+
+
+@pytest.mark.parametrize(
+    "answer", [b'{"jsonrpc":"2.0","id":1,"result":{}}', b'[{"jsonrpc":"2.0","id":"1","result":{}}]']
+)
+async def test_a_log_line_before_the_answer_is_heard_before_the_call_goes_on(answer: bytes) -> None:
+    """Both come in one read."""
+    met: list[str] = []
+    line = wired(Handlers(on_log=lambda server, params: met.append(str(params.data))))
+
+    async def call() -> None:
+        await line.session.begin_call("t", {}, line.clock()).waiter  # type: ignore[misc]
+        met.append("answered")
+
+    task = asyncio.ensure_future(call())
+    await turns()
+
+    def read() -> None:
+        line.session.message(LINE)
+        line.session.message(answer)
+
+    await from_a_handle(read)
+    await task
+    assert met == ["working", "answered"]
+    await line.aclose()
+
+
+async def test_a_call_that_was_cancelled_is_gone_without_the_garbage_collector() -> None:
+    """Its error would lead to the frames that awaited it, and to all that they hold."""
     line = wired()
-    pending = line.session.begin_call("t", {}, line.clock())
-    assert isinstance(pending.waiter, asyncio.Future if patched else DirectWaiter)
-    line.session.cancel(pending, "over")
+
+    class Large:
+        pass
+
+    async def call(gone: list[Any]) -> None:
+        large = Large()
+        gone.append(weakref.ref(large))
+        pending = line.session.begin_call("t", {}, line.clock())
+        try:
+            await pending.waiter  # type: ignore[misc]
+        except asyncio.CancelledError as cancelled:
+            pending.cancelled_by_caller(cancelled)
+            raise
+
+    gone: list[Any] = []
+    gc.disable()
+    try:
+        task = asyncio.ensure_future(call(gone))
+        await turns()
+        task.cancel()
+        await asyncio.wait({task})
+        del task
+        await turns()
+        assert gone[0]() is None
+    finally:
+        gc.enable()
     await line.aclose()
 
 
@@ -301,6 +429,46 @@ async def test_frames_after_one_whose_task_ends_the_loop_are_handed_on_later() -
     async with asyncio.timeout(5):
         await receiver.all_heard.wait()
     assert receiver.heard == [b"{1}", b"{2}", b"{3}"]
+
+
+@pytest.mark.parametrize("end", [KeyboardInterrupt, SystemExit])
+def test_what_ends_the_loop_in_a_task_does_not_end_the_work_of_the_reader(end: type[BaseException]) -> None:
+    """The reader may be in the middle of the end of a process, and has to say so."""
+    done: list[str] = []
+
+    async def main(ends: DirectWaiter, other: DirectWaiter) -> None:
+        async def raises() -> None:
+            await ends
+            raise end
+
+        async def goes_on() -> None:
+            done.append(bytes(await other).decode())
+
+        tasks = [asyncio.ensure_future(raises()), asyncio.ensure_future(goes_on())]
+        await turns()
+
+        def read() -> None:
+            ends.set_result(Raw(b"1"))
+            done.append("the reader goes on")
+            other.set_result(Raw(b"2"))
+
+        asyncio.get_running_loop().call_soon(read)
+        await asyncio.wait(tasks)
+        assert isinstance(tasks[0].exception(), end)
+
+    loop = asyncio.SelectorEventLoop()
+    try:
+
+        async def start() -> asyncio.Task[None]:
+            return asyncio.ensure_future(main(waiter(), waiter()))
+
+        whole = loop.run_until_complete(start())
+        with pytest.raises(end):
+            loop.run_until_complete(whole)
+        loop.run_until_complete(whole)
+        assert done == ["the reader goes on", "2"]
+    finally:
+        loop.close()
 
 
 def test_a_keyboard_interrupt_in_a_task_that_an_answer_woke_loses_no_other_answer() -> None:
@@ -402,3 +570,81 @@ async def test_calls_that_a_task_group_or_a_timeout_gives_up_are_given_up() -> N
                 group.create_task(host.call("s__hold"))
                 group.create_task(host.call("s__hold", timeout=0.05))
         assert (await host.call("s__echo", {"text": "goes on"})).text == "goes on"
+
+
+async def test_scopes_of_anyio_end_calls_and_leave_no_cancel_behind() -> None:
+    anyio = pytest.importorskip("anyio")
+    me = asyncio.current_task()
+    assert me is not None
+    async with AsyncHost({"s": fault_server()}, state_dir=False) as host:
+        await host.wait_ready()
+        for delay in (0, 0.001, 0.02):
+            with anyio.move_on_after(delay) as scope:
+                await host.call("s__hold")
+            assert scope.cancelled_caught and not me.cancelling()
+            with pytest.raises(TimeoutError), anyio.fail_after(delay):
+                await host.call("s__hold")
+            assert not me.cancelling()
+        with anyio.CancelScope() as scope:
+            with anyio.CancelScope(shield=True):
+                scope.cancel()
+                for number in range(3):
+                    assert (await host.call("s__echo", {"text": str(number)})).text == str(number)
+            await host.call("s__hold")
+        assert scope.cancelled_caught and not me.cancelling()
+
+        # The task of one answer ends the scopes of those whose answers come after it in the same read, or do not come.
+        ended: list[int] = []
+        async with anyio.create_task_group() as group:
+
+            async def call(number: int) -> None:
+                await host.call("s__hold", {"key": "k" if number < 20 else "never"})
+                ended.append(number)
+                if number == 5:
+                    group.cancel_scope.cancel()
+
+            for number in range(25):
+                group.start_soon(call, number)
+            await asyncio.sleep(0)
+            await host.call("s__release", {"key": "k"})
+        assert set(range(6)) <= set(ended) <= set(range(20)) and not me.cancelling()
+        assert (await host.call("s__echo", {"text": "goes on"})).text == "goes on"
+
+
+@pytest.mark.parametrize("act", ["restarts", "disables", "removes", "starts another", "blocks in another"])
+async def test_the_task_of_one_answer_of_many_may_do_what_any_task_may(act: str) -> None:
+    async with AsyncHost({"s": fault_server()}, state_dir=False) as host:
+        await host.wait_ready()
+
+        async def now() -> None:
+            if act == "restarts":
+                await host.restart("s")
+            elif act == "disables":
+                await host.disable("s")
+            elif act == "removes":
+                await host.remove("s")
+            elif act == "starts another":
+                async with AsyncHost({"o": fault_server()}, state_dir=False) as other:
+                    await other.wait_ready()
+                    assert (await other.call("o__echo", {"text": "x"})).text == "x"
+            else:
+                with Host({"o": fault_server()}, state_dir=False) as blocking:
+                    assert blocking.call("o__echo", {"text": "x"}).text == "x"
+
+        async def call(number: int) -> str:
+            try:
+                text = (await host.call("s__hold", {"key": "k"})).text
+            except CallError as error:
+                return type(error).__name__
+            if number == 0:
+                await now()
+            return text
+
+        tasks = [asyncio.ensure_future(call(number)) for number in range(40)]
+        await host.call("s__echo", {"text": "all are sent"})
+        release = asyncio.ensure_future(host.call("s__release", {"key": "k"}))
+        async with asyncio.timeout(20):
+            outcomes = await asyncio.gather(*tasks)
+            await asyncio.wait({release})
+        assert outcomes[0] == "released" and set(outcomes) <= {"released", "AmbiguousDelivery", "NotSent"}
+        assert release.exception() is None or isinstance(release.exception(), CallError)

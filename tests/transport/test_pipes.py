@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import os
+import random
 
 import pytest
 
 from moorings.transport import descriptors
-from moorings.transport.base import OutboxFull
+from moorings.transport.base import OutboxFull, Outgoing
 from moorings.transport.pipes import FdWriter
 
 
@@ -136,4 +137,47 @@ async def test_closed_before_the_turn_ends_nothing_is_written() -> None:
     end.writer.close()
     await turn()
     assert end.read() == b""
+    end.close()
+
+
+@pytest.mark.parametrize("seed", range(12))
+async def test_whatever_is_sent_taken_back_and_read_the_rest_comes_whole_and_in_order(seed: int) -> None:
+    """Frames of all sizes, together and one by one, into a pipe that is read in pieces or not at all."""
+    dice = random.Random(seed)
+    end = End(cap=200_000)
+    writer = end.writer
+    kept: dict[int, tuple[bytes, Outgoing]] = {}
+    came = bytearray()
+    for number in range(400):
+        step = dice.random()
+        if step < 0.5:
+            frame = b"%d:%s\n" % (number, b"x" * dice.choice([1, 50, 500, 3000, 70_000]))
+            try:
+                kept[number] = frame, writer.send(frame)
+            except OutboxFull:
+                assert writer.waiting
+        elif step < 0.6 and kept:
+            chosen = dice.choice(list(kept))
+            outgoing = kept[chosen][1]
+            started, finished = outgoing.started, outgoing.finished
+            assert writer.withdraw(outgoing) is not started
+            assert started or not finished
+            if not started:
+                del kept[chosen]
+        elif step < 0.7:
+            writer.together = not writer.together
+        elif step < 0.85:
+            came += end.read(dice.choice([1, 100, 5000, 70_000]))
+        else:
+            await turn()
+        assert writer.waiting == sum(
+            len(frame) - (len(frame) if outgoing.finished else outgoing.offset)
+            for frame, outgoing in kept.values()
+        )
+    while writer.waiting:
+        came += end.read()
+        await turn()
+    came += end.read()
+    assert bytes(came) == b"".join(frame for frame, _ in kept.values())
+    assert all(outgoing.started and outgoing.finished for _, outgoing in kept.values())
     end.close()

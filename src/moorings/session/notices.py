@@ -40,8 +40,8 @@ class Notices:
         "_malformed",
         "_max_bytes",
         "_owner",
-        "_queue",
         "_task",
+        "queue",
     )
 
     def __init__(
@@ -51,14 +51,14 @@ class Notices:
         self._counters = counters
         self._limit = limit
         self._max_bytes = max_bytes
-        self._queue: deque[tuple[str, str, Raw | None, Handlers, int]] = deque()
+        self.queue: deque[tuple[str, str, Raw | None, Handlers, int]] = deque()
         self._bytes = 0
         self._failures = Fold()
         self._malformed = Fold()
         self._task: asyncio.Task[None] | None = None
 
     def __len__(self) -> int:
-        return len(self._queue)
+        return len(self.queue)
 
     @property
     def malformed(self) -> int:
@@ -71,17 +71,17 @@ class Notices:
             self._counters.unheard_notifications += 1
             return
         size = len(method) + (len(memoryview(params)) if params is not None else 0)
-        while self._queue and (len(self._queue) >= self._limit or self._bytes + size > self._max_bytes):
+        while self.queue and (len(self.queue) >= self._limit or self._bytes + size > self._max_bytes):
             self._take()
             self._counters.dropped_notifications += 1
         # The frame they stand in may be large: what waits holds its own bytes only.
-        self._queue.append((server, method, params.copy() if params is not None else None, handlers, size))
+        self.queue.append((server, method, params.copy() if params is not None else None, handlers, size))
         self._bytes += size
         if self._task is None or self._task.done():
             self._task = self._owner.start(self._run(), name="notifications")
 
     def _take(self) -> tuple[str, str, Raw | None, Handlers]:
-        server, method, params, handlers, size = self._queue.popleft()
+        server, method, params, handlers, size = self.queue.popleft()
         self._bytes -= size
         return server, method, params, handlers
 
@@ -94,7 +94,7 @@ class Notices:
         return handlers.on_notification
 
     async def _run(self) -> None:
-        while self._queue:
+        while self.queue:
             server, method, params, handlers = self._take()
             try:
                 tell = self._reading(server, method, params, handlers)

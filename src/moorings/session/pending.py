@@ -98,7 +98,11 @@ class Pending(msgspec.Struct, eq=False):
     def succeed(self, result: Raw) -> None:
         """The answer came."""
         if not self.waiter.done():
-            self.waiter.set_result(result)
+            if isinstance(self.waiter, DirectWaiter):
+                # What came before it is begun before the call goes on: a log line of the tool, a question.
+                self.waiter.set_result_soon(result)
+            else:
+                self.waiter.set_result(result)
             if self.news is not None:
                 self._wake()
 

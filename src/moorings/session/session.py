@@ -54,7 +54,7 @@ from .clock import CallClock
 from .handlers import Handlers, NoHandler
 from .notices import Notices
 from .pending import KEPT_PROGRESS, OnProgress, Pending
-from .waiter import DirectWaiter, Waiter
+from .waiter import DirectWaiter, Waiter, goes_on_at_once
 
 __all__ = ["Counters", "QuestionUnanswered", "Session", "SessionHooks"]
 
@@ -161,6 +161,8 @@ class Session:
         """Requests that went out. A plain number, as a struct takes a new value slowly."""
         self._owner = TaskOwner(f"session of {server}")
         self._notices = Notices(self._owner, self.counters, limit=notifications)
+        self._unheard = self._notices.queue
+        """Not empty, and so true, while something that came waits to be heard."""
         self._questions: dict[Any, asyncio.Task[None]] = {}
         self._left: set[threading.Thread] = set()
         """Threads of plain handlers that go on though their question is over."""
@@ -213,8 +215,7 @@ class Session:
         """Give the session its way out, before anything comes in."""
         self._transport = transport
         self._ways_apart = transport.has_headers
-        # A loop that may run within itself could wait in the task of one answer for another of the same read.
-        if transport.reads_between_tasks and not getattr(self.loop, "_nest_patched", False):
+        if transport.reads_between_tasks and goes_on_at_once(self.loop):
             self._fulfilled = self.loop.create_future()
             self._fulfilled.set_result(None)
 
@@ -541,7 +542,7 @@ class Session:
             pending = self._pending.pop(id_, None)
             if pending is None:
                 self._count_stray(id_)
-            elif pending.news is None:
+            elif pending.news is None and not self._unheard and not self._questions:
                 waiter = pending.waiter
                 if not waiter.done():
                     waiter.set_result(envelope.result)

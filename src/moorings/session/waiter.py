@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from msgspec import Raw
 
-__all__ = ["DirectWaiter", "Waiter"]
+__all__ = ["DirectWaiter", "Waiter", "goes_on_at_once"]
 
 
 class Waiter(Protocol):
@@ -28,6 +28,23 @@ class Waiter(Protocol):
 
     def set_exception(self, error: BaseException, /) -> None:
         """It ended otherwise."""
+
+
+def goes_on_at_once(loop: asyncio.AbstractEventLoop) -> bool:
+    """Whether a task may go on within a handle of this loop.
+
+    asyncio's own loops run a handle that a descriptor has called after all that was ready before. Others (uvloop) run
+    it first: the task would overtake what it had started itself. A loop that runs within itself (``nest_asyncio``
+    patches it) could wait in the task of one answer for another of the same read.
+    """
+    steps = (getattr(type(loop), name, None) for name in ("run_forever", "_run_once"))
+    own = all(str(getattr(step, "__module__", None)).startswith("asyncio.") for step in steps)
+    return own and not getattr(loop, "_nest_patched", False)
+
+
+def _end_loop(end: BaseException) -> None:
+    """``KeyboardInterrupt`` or ``SystemExit`` of a task, in a handle of its own."""
+    raise end
 
 
 class DirectWaiter:
@@ -69,8 +86,14 @@ class DirectWaiter:
             self._asyncio_future_blocking = True
             yield self
         if self.error is not None:
-            raise self.error
+            raise self._taken()
         return self.result  # type: ignore[return-value]  # it is done, and by no error
+
+    def _taken(self) -> BaseException:
+        """The error, which is not kept: its traceback leads to who awaits, and so back to here."""
+        error, self.error = self.error, None
+        assert error is not None
+        return error
 
     # For the session
 
@@ -90,10 +113,20 @@ class DirectWaiter:
             except RuntimeError:
                 # A task is running already, or this very context: nothing of the waiting one was done.
                 self.loop.call_soon(wake, self.fulfilled, context=self.context)
+            except BaseException as end:  # boundary: what ends the loop does not end the work of the reader
+                self.loop.call_soon(_end_loop, end)
+
+    def set_result_soon(self, result: Raw, /) -> None:
+        """As ``set_result``; the task goes on in the loop's next turn."""
+        self.result = result
+        self._wake_soon()
 
     def set_exception(self, error: BaseException, /) -> None:
         """It ended otherwise: the task goes on in the loop's next turn."""
         self.error = error
+        self._wake_soon()
+
+    def _wake_soon(self) -> None:
         self.is_done = True
         wake, self.wake = self.wake, None
         if wake is not None:
