@@ -26,7 +26,7 @@ from moorings.transport.stdio import StdioTransport
 from tests.clock import MovableLoop, on_movable_clock, turns
 from tests.faults.script import fault_server
 from tests.session.memory_transport import MemoryTransport, Wired
-from tests.session.test_races import EVENTS, OUTCOMES, happen
+from tests.session.test_races import EVENTS, OUTCOMES, happen, outcome_of
 
 tag: contextvars.ContextVar[str] = contextvars.ContextVar("tag", default="none")
 
@@ -236,13 +236,7 @@ async def one_call(
             await from_a_handle(lambda event=event: happen(event, line, task))  # type: ignore[misc]
         else:
             happen(event, line, task)
-    try:
-        return await task
-    except asyncio.CancelledError:
-        assert task.cancelled()
-        return asyncio.CancelledError
-    except Exception as error:
-        return type(error)
+    return await outcome_of(task)
 
 
 async def test_the_end_of_a_session_wakes_its_calls_in_the_next_turn_so_that_all_see_it_over() -> None:

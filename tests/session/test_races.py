@@ -80,6 +80,11 @@ async def one_call(
     await turns(between)
     happen(second, wired, task)
     await turns(after)
+    return await outcome_of(task)
+
+
+async def outcome_of(task: asyncio.Task[str]) -> object:
+    """What it returned, or the type of what it raised."""
     try:
         return await task
     except asyncio.CancelledError:

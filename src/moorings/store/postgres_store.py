@@ -103,6 +103,8 @@ class PostgresStore:
         self._me = secrets.token_hex(8)
         self._tasks = TaskOwner(f"store {self._name}")
         self._pool: Any = None
+        self._ending = False
+        """No more connections for reading: they would have no end."""
         self._first = asyncio.Lock()
         self._turns = asyncio.Semaphore(LOCKS)
         self._watches: set[_Watch] = set()
@@ -193,6 +195,7 @@ class PostgresStore:
             await self._watches.pop().aclose()
         loop = asyncio.get_running_loop()
         await self._tasks.drained(loop.time() + ANSWER)
+        self._ending = True
         pool, self._pool = self._pool, None
         if len(self._tasks) and pool is not None:
             # What still waits for the server finds its connection closed, and ends by that.
@@ -206,6 +209,7 @@ class PostgresStore:
             except Exception:  # boundary: what is broken is closed as well
                 pool.terminate()
         self._tasks = TaskOwner(f"store {self._name}")
+        self._ending = False
 
     # --- steps ----------------------------------------------------------------------------------------------------
 
@@ -271,6 +275,8 @@ class PostgresStore:
     async def _open(self) -> Any:
         async with self._first:
             if self._pool is None:
+                if self._ending:
+                    raise StoreError("it is being closed", store=self._name)
                 pool = await self._asyncpg().create_pool(
                     min_size=0, max_size=READERS, max_inactive_connection_lifetime=60.0, connect=self._connect
                 )
