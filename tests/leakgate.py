@@ -1,8 +1,8 @@
 """The leak gate: no test may leave anything behind, and nobody may complain while it runs.
 
-After each test, at once and without waiting for anything, there must be no more asyncio tasks, threads, child
-processes, open descriptors and temporary files than before it, and neither the event loop nor the interpreter may
-have complained: in a hook, in the log or on stderr, where the children of the test write too.
+After each test, at once and without waiting for anything but the last step of a thread, there must be no more asyncio
+tasks, threads, child processes, open descriptors and temporary files than before it, and neither the event loop nor the
+interpreter may have complained: in a hook, in the log or on stderr, where the children of the test write too.
 
 A test that has to leave one kind of thing says so: `@pytest.mark.leak_ok("stderr", reason="...")`. The kinds are
 listed in `KINDS`. What is not seen: threads that C code starts without Python, and, under `-s`, stderr.
@@ -23,6 +23,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 import traceback
 import uuid
 import weakref
@@ -54,6 +55,8 @@ COMPLAINTS = (
 
 MARK = "MOORINGS_TEST_RUN"  # environment entry that every process started by this run inherits
 
+LAST_STEP = 0.1
+"""Seconds for the last step of threads."""
 THAW = 100
 """Tests after which what was frozen is looked at again."""
 
@@ -196,6 +199,11 @@ class Snapshot:
 
     def leaks(self) -> Iterator[tuple[str, str]]:
         """What is there now and was not then, as (kind, description)."""
+        # A thread that has said that it is over is still there for its last step, and so is what it awaits.
+        until = time.monotonic() + LAST_STEP
+        for thread in threading.enumerate():
+            if thread not in self.threads and thread is not threading.current_thread():
+                thread.join(max(0.0, until - time.monotonic()))
         for task in pending_tasks():
             if task not in self.tasks:
                 yield "task", repr(task)

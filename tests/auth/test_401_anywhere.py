@@ -33,7 +33,7 @@ from tests.auth.host_kit import (
     stored,
 )
 from tests.faults.auth_server import AuthFaults
-from tests.host.kit import ROOT
+from tests.host.kit import ROOT, threads_end
 
 REFRESH = "token:refresh_token"
 
@@ -173,6 +173,8 @@ async def test_f7_2_an_authorization_server_that_swallows_everything(tmp_path: P
             report = await host.wait_ready(20, servers=[f"q{n}" for n in range(5)])
             assert report.all_ready and time.monotonic() - began < 1.5
             assert host.status()["slow"].state == "connecting"
+        # A refresh is finished, whoever waits; the close of the host has waited a while.
+        await threads_end("moorings-broker of tokens")
 
 
 # --- Who is interrupted ---------------------------------------------------------------------------------------------

@@ -77,6 +77,13 @@ def took(at_least: float, at_most: float) -> Iterator[None]:
     assert at_least <= elapsed <= at_most, f"{elapsed:.3f} s, wanted {at_least} to {at_most}"
 
 
+async def threads_end(name: str) -> None:
+    """Wait until no thread of this name runs."""
+    for thread in threading.enumerate():
+        if thread.name == name:
+            await asyncio.to_thread(thread.join, 10)
+
+
 def in_thread(work: Callable[..., Any], *args: Any) -> Worker:
     """Begin work in a thread of its own; ``join`` gives its result or raises what it raised."""
     worker = Worker(work, args)

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from moorings.errors import MisuseError
 from moorings.net import AddressRefused, NetSettings, RedirectRefused, TlsFailed
 from moorings.net.vetting import Vetting, judge, judge_host, passing
+from tests.host.kit import threads_end
 from tests.net.kit import HttpProxy, Line, Request, SocksProxy, answering, client, get, server_tls, serving
 
 CLOSED = Vetting()
@@ -332,10 +333,8 @@ async def test_a_name_server_that_is_silent_holds_a_proxied_dial_up_for_a_bound_
         async with client(VETTED, https_proxy=f"http://127.0.0.1:{at.port}") as http:
             with pytest.raises(Exception, match="the proxy answered 418"):
                 await get(http, "https://idp.example/")
-            left = list(http._net._resolver._left)  # type: ignore[union-attr]
             gate.set()
-    for thread in left:
-        thread.join()
+    await threads_end("moorings-dns")
 
 
 async def test_socks5_looks_the_name_up_here_and_hands_the_checked_address_over(monkeypatch: Any) -> None:

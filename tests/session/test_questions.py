@@ -31,6 +31,7 @@ from moorings.errors import WrongLoopError
 from moorings.wire.eras import EXTENSIONS
 from tests.clock import advance, on_movable_clock, pass_time, turns
 from tests.faults.script import FaultLog, fault_server
+from tests.host.kit import threads_end
 from tests.session.hosting import EMPTY, scripted, sizes_of
 from tests.session.memory_transport import Wired
 
@@ -47,13 +48,6 @@ def reply(text: str, era: str) -> Any:
     """What the scripted server got for its one question."""
     (first,) = json.loads(text)
     return first["q0"] if era == "modern" else first.get("result", first.get("error"))
-
-
-async def threads_end(name: str) -> None:
-    """Wait until no thread of this name runs."""
-    for thread in threading.enumerate():
-        if thread.name == name:
-            await asyncio.to_thread(thread.join, 5)
 
 
 # What is asked, and what comes back
