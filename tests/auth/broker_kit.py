@@ -122,8 +122,7 @@ class Store:
                     break
             if loop.time() >= until:
                 raise LockTimeout(name, store=self.name, waited=loop.time() - began)
-            # Another process: nobody tells.
-            await asyncio.sleep(0.001)
+            await asyncio.sleep(0.001)  # as with the lock of another process: nobody tells
         self.locks += 1
         lease = _Lease(name)
         try:
