@@ -15,10 +15,10 @@ import shutil
 import signal
 import socket
 import tempfile
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import pytest
 
@@ -47,6 +47,8 @@ FLAGS = (
 WITHIN = 30.0
 """Seconds for one step of a person."""
 GONE_WITHIN = 15.0
+BETWEEN = "Not attached to an active page"
+"""What Chromium says for the moment in which a page has come in the renderer, and not yet in the browser."""
 SIZE = {"width": 800, "height": 500}
 
 
@@ -58,6 +60,9 @@ def program() -> str:
     if found is None:
         pytest.skip("no Chromium here, and none could be had (Debian: apt-get install chromium)")
     return found
+
+
+T = TypeVar("T")
 
 
 class Tab:
@@ -73,7 +78,7 @@ class Tab:
 
     async def goto(self, url: str, *, until: Literal["commit", "load"] = "load") -> int | None:
         """Open an address; the status of the page that came. ``commit``: its first bytes are enough."""
-        answer = await self.page.goto(url, wait_until=until)
+        answer = await between_pages(lambda: self.page.goto(url, wait_until=until))
         return None if answer is None else answer.status
 
     async def click(self, what: str, *, times: int = 1) -> None:
@@ -88,10 +93,10 @@ class Tab:
 
     async def back(self, *, until: Literal["commit", "load"] = "load") -> None:
         """The button that goes back."""
-        await self.page.go_back(wait_until=until)
+        await between_pages(lambda: self.page.go_back(wait_until=until))
 
     async def reload(self, *, until: Literal["commit", "load"] = "load") -> None:
-        await self.page.reload(wait_until=until)
+        await between_pages(lambda: self.page.reload(wait_until=until))
 
     async def shows(self, what: str | re.Pattern[str]) -> None:
         """Wait until this text is seen."""
@@ -110,7 +115,7 @@ class Tab:
         """The addresses that its back button leads through, the one it is at among them."""
         session = await self.page.context.new_cdp_session(self.page)
         try:
-            entries = (await session.send("Page.getNavigationHistory"))["entries"]
+            entries = (await between_pages(lambda: session.send("Page.getNavigationHistory")))["entries"]
         finally:
             await session.detach()
         return [entry["url"] for entry in entries]
@@ -121,6 +126,20 @@ class Tab:
     async def close(self) -> None:
         async with asyncio.timeout(WITHIN):
             await self.page.close()
+
+
+async def between_pages(step: Callable[[], Awaitable[T]]) -> T:
+    """One step of a person, taken again while the browser is between two pages, where it does nothing."""
+    from playwright.async_api import Error as PlaywrightError
+
+    async with asyncio.timeout(WITHIN):
+        while True:
+            try:
+                return await step()
+            except PlaywrightError as said:
+                if BETWEEN not in said.message:
+                    raise
+            await asyncio.sleep(0.02)
 
 
 class Chromium:

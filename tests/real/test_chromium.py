@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 from typing import Any
@@ -41,6 +42,24 @@ async def test_tabs_history_and_pictures(chromium: Any, tmp_path: Path) -> None:
         assert (tmp_path / "two.png").read_bytes().startswith(b"\x89PNG")
         await two.close()
         assert [tab.url for tab in browser.tabs] == [first]
+
+
+async def test_a_step_between_two_pages_is_taken_again(chromium: Any) -> None:
+    pages = ["about:blank", "data:text/html,here"]  # of two processes
+    async with chromium() as browser:
+        tab = await browser.tab(pages[1])
+
+        async def goes_on() -> None:
+            for _ in range(10):
+                for each in pages:
+                    await tab.goto(each)
+
+        went = asyncio.create_task(goes_on())
+        try:
+            while not went.done():
+                assert set(await tab.history()) <= set(pages)
+        finally:
+            await went
 
 
 @pytest.mark.parametrize("how", ["left", "closed", "killed"])
