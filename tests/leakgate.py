@@ -35,7 +35,7 @@ import pytest
 
 from tests import procs
 
-KINDS = ("task", "thread", "child", "descriptor", "tempfile", "unraisable", "log", "stderr")
+KINDS = ("task", "thread", "child", "descriptor", "noted", "tempfile", "unraisable", "log", "stderr")
 
 # What asyncio and the interpreter print when something was dropped instead of ended. A plain traceback is not here:
 # the servers of fault tests may die as loudly as they like.
@@ -90,6 +90,23 @@ def descriptors() -> dict[int, str]:
         except FileNotFoundError:  # the listing's own descriptor
             continue
     return found
+
+
+def noted() -> set[str]:
+    """What Moorings has noted for a forked child to close: once it is closed, its number is a stranger's."""
+    found = set()
+    for module, name in (("transport.descriptors", "_held"), ("store.file_lock", "_held")):
+        found |= {f"{module} {number}" for number in getattr(sys.modules.get(f"moorings.{module}"), name, ())}
+    watch = sys.modules.get("moorings.transport.watch")
+    if watch is not None:
+        readers = list(watch.watch._readers.values())
+        found |= {f"transport.watch {number}" for _, number in readers} | {
+            f"leases {len(watch.watch._leases)}"
+        }
+    stdio = sys.modules.get("moorings.transport.stdio")
+    if stdio is not None:
+        found |= {f"transport.stdio {transport!r}" for transport in list(stdio.StdioTransport.live)}
+    return found - {"leases 0"}
 
 
 def files_below(folder: str) -> set[str]:
@@ -196,6 +213,7 @@ class Snapshot:
         self.children = set(children.present())
         self.files = files_below(tempfile.gettempdir())
         self.descriptors = descriptors()
+        self.noted = noted()
 
     def leaks(self) -> Iterator[tuple[str, str]]:
         """What is there now and was not then, as (kind, description)."""
@@ -225,6 +243,8 @@ class Snapshot:
         for number, target in descriptors().items():
             if self.descriptors.get(number) != target:
                 yield "descriptor", f"{number} -> {target}"
+        for each in noted() - self.noted:
+            yield "noted", each
 
 
 def end(pid: int) -> None:

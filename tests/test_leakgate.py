@@ -57,6 +57,16 @@ LEAKS = [
         "task: <Task pending",
     ),
     Case(
+        "noted_for_a_fork",
+        """
+        def test_it():
+            from moorings.transport import descriptors
+            for fd in descriptors.pipe():
+                os.close(fd)
+        """,
+        "noted: transport.descriptors ",
+    ),
+    Case(
         "thread",
         """
         def test_it():

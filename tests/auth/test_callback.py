@@ -33,7 +33,7 @@ from tests.auth.callback_kit import (
     send,
     taken,
 )
-from tests.clock import on_movable_clock, pass_time, turns
+from tests.clock import on_running_clock, pass_time, turns
 
 # --- the answer and the page ----------------------------------------------------------------------------------------
 
@@ -401,7 +401,7 @@ async def test_a_browser_that_was_sent_on_still_gets_its_page() -> None:
         assert can_bind(port_of(seat))
 
 
-@on_movable_clock
+@on_running_clock
 async def test_a_browser_that_never_asks_holds_nothing_up() -> None:
     async with listening() as seat:
         await ask(seat, right(seat))

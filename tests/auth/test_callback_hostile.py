@@ -36,7 +36,7 @@ from tests.auth.callback_kit import (
     right,
     send,
 )
-from tests.clock import on_movable_clock, pass_time, turns
+from tests.clock import on_running_clock, pass_time, turns
 
 WRONG = "z" * len(STATE.reveal())
 
@@ -374,7 +374,7 @@ async def test_who_leaves_at_each_step(abrupt: bool) -> None:
 # --- many -----------------------------------------------------------------------------------------------------------
 
 
-@on_movable_clock
+@on_running_clock
 async def test_who_says_nothing_is_let_go_after_a_while() -> None:
     """Also who says a little now and then (a slow loris)."""
     async with listening() as seat, connected(seat) as (silent, _), connected(seat) as (slow, writer):

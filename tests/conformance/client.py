@@ -58,7 +58,7 @@ from moorings import (
 
 S = "server"
 PATIENCE = 30.0
-BOUNDS = Bounds(probe=20.0, connect=50.0)
+BOUNDS = Bounds(probe=60.0, connect=120.0)
 """The suite starts dozens of clients at once, and is itself all their servers: a probe that is slow says nothing."""
 
 Scenario = Callable[[AsyncHost], Awaitable[None]]

@@ -26,5 +26,5 @@ def test_alone(scenario: str, run: str, tmp_path: Path) -> None:
 def test_all_at_once(run: str, tmp_path: Path) -> None:
     outcomes, _ = together(run, ours(), tmp_path)
     assert set(outcomes) == {name for name, runs in SCENARIOS.items() if run in runs}
-    unmet = {name: outcome.unmet() for name, outcome in outcomes.items() if outcome.unmet()}
-    assert not unmet
+    unmet = {name: (outcome.unmet(), outcome.stderr) for name, outcome in outcomes.items() if outcome.unmet()}
+    assert not unmet, unmet

@@ -27,7 +27,7 @@ from moorings import (
     State,
     StdioServer,
 )
-from tests.clock import advance, on_movable_clock, turns
+from tests.clock import advance, on_running_clock, turns
 from tests.faults.procs import alive
 from tests.faults.script import FaultLog, fault_argv, fault_server
 from tests.host.kit import Events, child_environment, took
@@ -138,7 +138,7 @@ async def test_f7_4_ten_runs_against_one_dead_server_share_one_cooldown(tmp_path
         assert 10.0 < wait <= 30.0
 
 
-@on_movable_clock
+@on_running_clock
 async def test_f7_4_the_cooldown_grows_and_a_person_can_cut_it_short(tmp_path: Path) -> None:
     """F7.4: each failed start doubles it, up to its limit; ``restart`` tries at once; what works ends it."""
     log = FaultLog(tmp_path / "journal")
@@ -415,7 +415,7 @@ def test_f7_rule_a_server_added_later_starves_no_thread(tmp_path: Path) -> None:
         assert set(readiness.failed) == {"bad", "missing"}
 
 
-@on_movable_clock
+@on_running_clock
 async def test_a_start_slot_is_lent_and_not_kept(tmp_path: Path) -> None:
     """Two slots, two servers that never answer: the third still starts, once the slots were held for their time."""
     events = Events()

@@ -90,3 +90,9 @@ def sizes_of(host: AsyncHost) -> dict[str, int]:
     """What the tables of the conversation hold, without the listen stream that a modern one keeps open."""
     session = session_of(host)
     return {**session.sizes(), "pending": session.calls_in_flight()}
+
+
+def told_of(server: HttpFaults) -> set[int]:
+    """The ids that notices of a cancel named, which may come before the call that they are about has begun to run."""
+    notices = [seen.message for seen in server.requests if seen.rpc == "notifications/cancelled"]
+    return {notice["params"]["requestId"] for notice in notices if notice is not None}

@@ -27,7 +27,7 @@ from moorings import (
     Refused,
 )
 from tests.faults.http_server import HttpFaults
-from tests.http.kit import ALL, ERAS, SLACK, host_for, hosted, mute, session_of, sizes_of, within
+from tests.http.kit import ALL, ERAS, SLACK, host_for, hosted, mute, session_of, sizes_of, told_of, within
 
 ANSWERS = pytest.mark.parametrize("answers", ["json", "sse"])
 
@@ -331,12 +331,6 @@ async def test_f4_8_a_person_who_does_not_answer_ends_at_the_limit_of_the_questi
 
 
 # F4.9: the blocking twin
-
-
-def told_of(server: HttpFaults) -> set[int]:
-    """The ids that notices of a cancel named."""
-    notices = [seen.message for seen in server.requests if seen.rpc == "notifications/cancelled"]
-    return {notice["params"]["requestId"] for notice in notices if notice is not None}
 
 
 @ALL

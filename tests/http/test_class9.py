@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from moorings import AmbiguousDelivery, ElicitResult, Handlers, NeedsLogin, NotSent, Refused
-from tests.clock import advance, on_movable_clock, pass_time, turns
+from tests.clock import advance, on_running_clock, pass_time, turns
 from tests.faults.http_server import META, MODERN, HttpFaults, Seen
 from tests.http.kit import SLACK, host_for, hosted, mute, within
 
@@ -237,7 +237,7 @@ async def test_f9_6_remembered_as_http_and_sse_and_streamable_now(tmp_path: Path
 # F9.7: a modern server that idles
 
 
-@on_movable_clock
+@on_running_clock
 async def test_f9_7_an_idle_hour_of_a_modern_server() -> None:
     """F9.7: no ping, GET stream, session id, DELETE or logging/setLevel, ever."""
     async with hosted(era="modern", bounds={"idle": 86400.0}) as (host, server):
@@ -253,7 +253,7 @@ async def test_f9_7_an_idle_hour_of_a_modern_server() -> None:
 # F9.8: the listen stream ends
 
 
-@on_movable_clock
+@on_running_clock
 async def test_f9_8_a_listen_stream_that_ends_at_once_is_reopened_with_growing_waits() -> None:
     """F9.8: the waits grow from 0.5 s to 15 s on rapid ends."""
     async with hosted(era="modern") as (_, server):
@@ -276,7 +276,7 @@ async def test_f9_8_a_listen_stream_that_ends_at_once_is_reopened_with_growing_w
         assert 7 <= waits[-1] <= 20
 
 
-@on_movable_clock
+@on_running_clock
 async def test_f9_8_a_stream_that_lived_is_reopened_soon_and_its_changes_are_looked_at() -> None:
     """F9.8: each 60 s the server ends it; a change in between is not missed."""
     async with hosted(era="modern") as (host, server):

@@ -13,6 +13,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from typing import Any
 
 import moorings
@@ -39,7 +40,7 @@ def use(host: moorings.Host) -> None:
     for name in up():
         assert host.call(f"{name}__echo", {"text": "x"}, timeout=10).text == "x"
         kept.append(host.submit(f"{name}__hold", timeout=60))
-    say("up")
+    say(f"up {time.monotonic()}")
 
 
 async def started_async() -> moorings.AsyncHost:
@@ -49,7 +50,7 @@ async def started_async() -> moorings.AsyncHost:
     assert ready.all_ready, ready
     for name in up():
         assert (await host.call(f"{name}__echo", {"text": "x"}, timeout=10)).text == "x"
-    say("up")
+    say(f"up {time.monotonic()}")
     return host
 
 
@@ -66,7 +67,7 @@ def interrupt_in_call() -> None:
 def interrupt_in_start() -> None:
     host = moorings.Host({"starting": leaving.SPECS["starting"]}, state_dir=False)
     host.start()
-    say("up")
+    say(f"up {time.monotonic()}")
     interrupt(0.5)
     host.wait_ready(30)
 
@@ -108,7 +109,7 @@ def while_it_imports() -> None:
     host = moorings.Host(leaving.SPECS, state_dir=False)
     host.start()
     kept.append(host)
-    say("up")
+    say(f"up {time.monotonic()}")
 
 
 def async_dropped(closed: bool) -> None:

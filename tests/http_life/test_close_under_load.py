@@ -23,6 +23,7 @@ from moorings import (
 )
 from tests.faults.http_server import HttpFaults
 from tests.host.kit import in_thread
+from tests.http.kit import told_of
 from tests.http_life.kit import Serving, faults, held, nothing_left, spec
 
 SLOW = Bounds(connect=30.0, probe=10.0, http_close=30.0)
@@ -100,7 +101,8 @@ async def test_f2_7_calls_in_flight_when_the_host_closes(calls: int) -> None:
             assert outcome.sent is (name in fleet.up)
         assert report.stuck == ()
         hung = next(name for name, kind in fleet.kinds.items() if kind == "hung DELETE")
-        assert set(report.unanswered) == {hung}
+        # On a busy machine the answers of others may come too late, too.
+        assert hung in report.unanswered and set(report.unanswered) <= set(fleet.up)
         assert held(host) == {}
         for name in fleet.up:
             server = fleet.servers[name]
@@ -113,7 +115,7 @@ async def test_f2_7_calls_in_flight_when_the_host_closes(calls: int) -> None:
             if server.effects["tool:hold"]:
                 # (The modern ones may hold a subscription besides.)
                 ids = {seen.id for seen in server.of("tools/call")}
-                await server.until(lambda s, ids=ids: ids <= set(s.cancelled))
+                await server.until(lambda s, ids=ids: ids <= {*s.cancelled, *told_of(s)}, 30.0)
             if KINDS[fleet.kinds[name]][0] == "modern":
                 assert server.count("notifications/cancelled") == 0
         with pytest.raises(HostClosedError):

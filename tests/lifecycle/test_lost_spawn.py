@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import os
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -15,7 +14,7 @@ import pytest
 
 from moorings import AsyncHost, Bounds, StdioServer
 from moorings.transport import child as children
-from moorings.transport import identity
+from moorings.transport import descriptors, identity
 from moorings.transport.stdio import StdioTransport
 from moorings.transport.watch import watch
 from tests.faults.procs import alive, gone
@@ -47,7 +46,7 @@ async def test_a_spawn_that_an_exception_cuts_short_leaves_no_process(ignore_ter
     # The rest of what the exception left without an owner: the test's own to put away.
     child.reap()
     for fd in (child.stdin_fd, child.stdout_fd, child.stderr_fd):
-        os.close(fd)
+        descriptors.close(fd)
 
 
 async def test_a_process_that_forks_and_exits_all_the_time_does_not_get_through(tmp_path: Path) -> None:

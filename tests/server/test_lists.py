@@ -30,7 +30,7 @@ from moorings.session.listen import FIRST_WAIT, LONG_LIFE, LONGEST_WAIT, reopen_
 from moorings.session.methods import Listed, Methods
 from moorings.wire.eras import Era
 from moorings.wire.types import Tool
-from tests.clock import advance, on_movable_clock, turns
+from tests.clock import advance, on_movable_clock, on_running_clock, turns
 from tests.faults.script import FaultLog, fault_server
 from tests.session.memory_transport import Wired
 
@@ -237,7 +237,7 @@ def test_f8_4_a_server_that_announces_a_change_after_each_list_is_damped(
 ) -> None:
     """F8.4: it is asked at growing distances, up to a minute; that is said in the log; calls are not affected."""
 
-    @on_movable_clock
+    @on_running_clock
     async def on_its_own_clock() -> None:
         host, log = held(tmp_path, era=era, on_list="list_changed_after_each")
         async with host:
@@ -264,7 +264,7 @@ def test_f8_4_a_server_that_announces_a_change_after_each_list_is_damped(
     assert "announces changes of tools that are none; next look in 60 s" in caplog.text
 
 
-@on_movable_clock
+@on_running_clock
 async def test_a_real_change_ends_the_damping(tmp_path: Path) -> None:
     heard = Heard()
     host, log = held(tmp_path, heard, on_list="ok")
@@ -504,7 +504,7 @@ async def test_a_modern_server_is_asked_once_at_its_start(tmp_path: Path) -> Non
 # --- how long a list is fresh ---------------------------------------------------------------------------------------
 
 
-@on_movable_clock
+@on_running_clock
 async def test_f8_9_a_list_is_fresh_as_long_as_its_server_says(tmp_path: Path) -> None:
     """F8.9: given a modern server that tells of no changes, its ttl decides."""
     host, log = held(tmp_path, era="modern", ttl_ms=60_000, capabilities={"tools": {}})
@@ -519,7 +519,7 @@ async def test_f8_9_a_list_is_fresh_as_long_as_its_server_says(tmp_path: Path) -
         assert log.count("tools/list") == 2
 
 
-@on_movable_clock
+@on_running_clock
 async def test_f8_9_a_change_ends_freshness_before_its_time(tmp_path: Path) -> None:
     """F8.9: ttlMs 60000, then list_changed after 1 s: fetched again."""
     heard = Heard()
@@ -592,7 +592,7 @@ def test_after_a_gap_in_the_stream_the_lists_are_looked_at_again(
 ) -> None:
     """Given a stream that ends, a change that nobody was told of, and a stream that is opened again: it is seen."""
 
-    @on_movable_clock
+    @on_running_clock
     async def on_its_own_clock() -> None:
         heard = Heard()
         host, log = held(tmp_path, heard, era="modern", prompts=1)
@@ -617,7 +617,7 @@ def test_after_a_gap_in_the_stream_the_lists_are_looked_at_again(
     on_its_own_clock()
 
 
-@on_movable_clock
+@on_running_clock
 async def test_a_stream_that_always_ends_at_once_is_opened_at_a_capped_rate(tmp_path: Path) -> None:
     host, log = held(tmp_path, era="modern", listen="end_at_once")
     async with host:

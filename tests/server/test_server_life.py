@@ -30,7 +30,7 @@ from moorings import (
 )
 from moorings.server import life
 from moorings.transport.watch import watch
-from tests.clock import advance, on_movable_clock, pass_time, turns
+from tests.clock import advance, on_running_clock, pass_time, turns
 from tests.faults.procs import alive, children, gone
 from tests.session.hosting import EMPTY, host_of, scripted, session_of, sizes_of
 
@@ -533,7 +533,7 @@ async def test_a_close_during_the_respawn_after_a_probe_death_starts_nothing_mor
 # Cooldown
 
 
-@on_movable_clock
+@on_running_clock
 async def test_f7_4_ten_runs_against_a_dead_server_share_one_cooldown(tmp_path: Path) -> None:
     """F7.4: attempts follow one shared cooldown; no run waits the full start limit again."""
     host, log = scripted(
@@ -572,7 +572,7 @@ async def test_f7_4_ten_runs_against_a_dead_server_share_one_cooldown(tmp_path: 
     assert log.calls("echo") == 0
 
 
-@on_movable_clock
+@on_running_clock
 async def test_a_person_need_not_wait_for_the_cooldown_and_a_proven_start_ends_it(tmp_path: Path) -> None:
     broken = {"on_initialize": "exit:3"}
     host, log = scripted(
@@ -599,7 +599,7 @@ async def test_a_person_need_not_wait_for_the_cooldown_and_a_proven_start_ends_i
         assert len(log.starts()) == 5
 
 
-@on_movable_clock
+@on_running_clock
 async def test_nothing_is_started_by_the_passing_of_time_alone(tmp_path: Path) -> None:
     host, log = scripted(tmp_path, protocol="handshake", on_initialize="exit:3")
     async with host:

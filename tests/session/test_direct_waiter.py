@@ -23,7 +23,7 @@ from moorings import AsyncHost, Bounds, CallError, CallTimeout, Handlers, Host
 from moorings.session.waiter import DirectWaiter, goes_on_at_once
 from moorings.transport.base import Closed
 from moorings.transport.stdio import StdioTransport
-from tests.clock import MovableLoop, on_movable_clock, turns
+from tests.clock import MovableLoop, on_running_clock, turns
 from tests.faults.script import fault_server
 from tests.session.memory_transport import MemoryTransport, Wired
 from tests.session.test_races import EVENTS, OUTCOMES, happen, outcome_of
@@ -188,7 +188,7 @@ def test_f4_7_a_plain_call_has_one_outcome_whatever_crosses_its_answer(
 ) -> None:
     """F4.7: every pair of ends in every order and distance, from handles of the loop and from a task."""
 
-    @on_movable_clock
+    @on_running_clock
     async def crossings() -> None:
         pairs = [*itertools.permutations(EVENTS, 2), ("answer", "answer"), ("cancel", "cancel")]
         for (first, second), before, between in itertools.product(pairs, (1, 2), (0, 1, 2, 3)):

@@ -17,7 +17,7 @@ import pytest
 from moorings import AmbiguousDelivery, AsyncHost, Bounds, ElicitResult, Handlers, NotSent, StartError
 from moorings.session.listen import reopen_wait
 from moorings.wire.eras import HANDSHAKE_REVISIONS
-from tests.clock import advance, on_movable_clock, pass_time, turns
+from tests.clock import advance, on_running_clock, pass_time, turns
 from tests.faults.procs import gone
 from tests.faults.script import FaultLog, fault_server, write_script
 from tests.session.hosting import EMPTY, host_of, scripted, session_of, sizes_of
@@ -124,7 +124,7 @@ async def test_f9_2_a_server_that_is_silent_on_the_probe_costs_the_probe_limit_o
     assert (heard, era) == (SHAKEN, "handshake") and took < 2
 
 
-@on_movable_clock
+@on_running_clock
 async def test_f9_2_the_probe_is_capped_at_three_seconds_unless_set(tmp_path: Path) -> None:
     """F9.2: `Bounds.probe` is 3 s by default."""
     host, log = scripted(tmp_path, on_probe="silent")
@@ -444,7 +444,7 @@ async def test_every_method_of_the_door_speaks_the_era_of_its_server(tmp_path: P
     assert log.violations() == []
 
 
-@on_movable_clock
+@on_running_clock
 async def test_f9_7_an_hour_idle_on_a_modern_server_sends_nothing(tmp_path: Path) -> None:
     """F9.7: no ping, no logging/setLevel, nothing at all."""
     host, log = scripted(tmp_path, era="modern", resources=1)
@@ -461,7 +461,7 @@ async def test_f9_7_an_hour_idle_on_a_modern_server_sends_nothing(tmp_path: Path
     assert log.violations() == []
 
 
-@on_movable_clock
+@on_running_clock
 async def test_an_hour_idle_on_a_handshake_server_sends_nothing_either(tmp_path: Path) -> None:
     host, log = scripted(tmp_path)
     async with host:
@@ -486,7 +486,7 @@ def test_f9_8_the_waits_grow_on_rapid_ends_and_start_anew_after_a_long_life() ->
     assert reopen_wait(15, 29.9) == 15 and reopen_wait(15, 30) == 0.5 and reopen_wait(None, 0) == 0.5
 
 
-@on_movable_clock
+@on_running_clock
 async def test_f9_8_a_stream_that_ends_at_once_is_reopened_in_growing_steps(tmp_path: Path) -> None:
     """F9.8: the server ends it at once each time; calls go on meanwhile."""
     host, log = scripted(tmp_path, era="modern", listen="end_at_once")
@@ -515,7 +515,7 @@ async def ended(host: AsyncHost) -> None:
     await turns(10)
 
 
-@on_movable_clock
+@on_running_clock
 async def test_f9_8_a_stream_that_ends_every_minute_is_reopened_each_time(tmp_path: Path) -> None:
     """F9.8: after 60 s of life the wait is the first one again; what may have been missed is listed anew."""
     host, log = scripted(tmp_path, era="modern", control=True)
@@ -544,7 +544,7 @@ def acknowledged(host: AsyncHost) -> bool:
     )
 
 
-@on_movable_clock
+@on_running_clock
 async def test_f9_8_a_stream_that_the_server_cancels_is_reopened_and_the_gap_is_closed(
     tmp_path: Path,
 ) -> None:
@@ -567,7 +567,7 @@ async def test_f9_8_a_stream_that_the_server_cancels_is_reopened_and_the_gap_is_
             await asyncio.sleep(0.001)
 
 
-@on_movable_clock
+@on_running_clock
 async def test_f9_8_the_request_limit_holds_for_the_acknowledgement_only(tmp_path: Path) -> None:
     """F9.8: an open stream is not a call that hangs; one that is never acknowledged is."""
     host, log = scripted(tmp_path, era="modern", listen=["silent", "ok"], bounds=Bounds(connect=20))

@@ -29,7 +29,7 @@ from moorings import (
 )
 from moorings.errors import WrongLoopError
 from moorings.wire.eras import EXTENSIONS
-from tests.clock import advance, on_movable_clock, pass_time, turns
+from tests.clock import advance, on_movable_clock, on_running_clock, pass_time, turns
 from tests.faults.script import FaultLog, fault_server
 from tests.host.kit import threads_end
 from tests.session.hosting import EMPTY, scripted, sizes_of
@@ -251,7 +251,7 @@ async def test_a_handler_that_fails_ends_its_question_and_nothing_else(
         assert sizes_of(host) == EMPTY
 
 
-@on_movable_clock
+@on_running_clock
 async def test_a_model_that_never_answers_is_not_waited_for_beyond_the_limit_of_questions(
     tmp_path: Path,
 ) -> None:

@@ -29,7 +29,7 @@ from moorings import (
     StartError,
     StdioServer,
 )
-from tests.clock import advance, on_movable_clock, pass_time, turns
+from tests.clock import advance, on_running_clock, pass_time, turns
 from tests.faults.procs import alive, gone
 from tests.faults.script import FaultLog, fault_server
 from tests.session.hosting import EMPTY, host_of, scripted, session_of, sizes_of
@@ -70,7 +70,7 @@ async def test_f4_1_a_tool_that_never_answers_ends_at_the_limit_and_its_server_i
     assert log.violations() == []
 
 
-@on_movable_clock
+@on_running_clock
 async def test_f4_1_without_a_limit_of_its_own_a_call_has_the_documented_default(tmp_path: Path) -> None:
     """F4.1: none given: 300 s without a sign of progress."""
     host, log = scripted(tmp_path)
@@ -209,7 +209,7 @@ async def test_f4_5_progress_extends_the_silence_and_never_the_total(tmp_path: P
         await log.seen("cancelled")
 
 
-@on_movable_clock
+@on_running_clock
 async def test_f4_5_the_numbers_of_the_field(tmp_path: Path) -> None:
     """F4.5: silence limit 2 s, total 10 s, progress each second: six are answered, of sixty the tenth is the last."""
     host, log = scripted(tmp_path, control=True)
@@ -386,7 +386,7 @@ async def test_a_caller_that_is_cancelled_gets_its_cancel_and_the_server_is_told
 # F4.8: a person is asked
 
 
-@on_movable_clock
+@on_running_clock
 async def test_f4_8_while_a_person_is_asked_the_clock_of_the_call_stands_still(tmp_path: Path) -> None:
     """F4.8: a question waits 90 s for a person, call limit 60 s → the answer goes through."""
     for era in ("handshake", "modern"):
@@ -411,7 +411,7 @@ async def test_f4_8_while_a_person_is_asked_the_clock_of_the_call_stands_still(t
             assert sizes_of(host) == EMPTY
 
 
-@on_movable_clock
+@on_running_clock
 async def test_f4_8_before_and_after_the_question_the_clock_goes_on(tmp_path: Path) -> None:
     """F4.8: what the server itself needs is call time: 40 s, a question of 90 s, then silence → out at 60 s of it."""
     asked, answer = asyncio.Event(), asyncio.Event()
@@ -443,7 +443,7 @@ async def test_f4_8_before_and_after_the_question_the_clock_goes_on(tmp_path: Pa
         assert caught.value.allowed == pytest.approx(60) and 60 <= caught.value.elapsed < 62
 
 
-@on_movable_clock
+@on_running_clock
 async def test_f4_8_the_question_has_a_limit_of_its_own(tmp_path: Path) -> None:
     """F4.8: nobody answers: at `Bounds.question` an elicitation counts as cancelled by the person."""
     for era in ("handshake", "modern"):

@@ -12,7 +12,7 @@ from moorings import AmbiguousDelivery, AsyncHost, Bounds, Host, NotSent
 from moorings.config.memory import MemoryLine
 from moorings.testing import MemoryServer
 from moorings.transport.memory import MemoryTransport
-from tests.clock import advance, on_movable_clock, turns
+from tests.clock import advance, on_running_clock, turns
 
 Era = Literal["handshake", "modern"]
 ERAS = pytest.mark.parametrize("era", ["handshake", "modern"])
@@ -260,7 +260,7 @@ async def test_work_begun_after_the_end_is_closed() -> None:
     assert app.heard == []
 
 
-@on_movable_clock
+@on_running_clock
 async def test_a_stop_under_way_is_hastened() -> None:
     app, _, transport = wired(patience=(1000.0, 1000.0))
     free = asyncio.Event()

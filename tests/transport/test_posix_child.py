@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from moorings.transport import descriptors
 from moorings.transport._posix import PosixChild, Syscalls, group_members
 from tests.faults import procs
 from tests.procs import adopt_orphans
@@ -62,7 +63,7 @@ class Children:
     def end(self) -> None:
         for child in self.made:
             for fd in (child.stdin_fd, child.stdout_fd, child.stderr_fd):
-                os.close(fd)
+                descriptors.close(fd)
             if procs.alive(child.pid):
                 os.kill(child.pid, signal.SIGKILL)
             procs.wait_gone(child.pid, 5)

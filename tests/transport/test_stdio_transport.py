@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from moorings.transport import _posix, pipes
+from moorings.transport import _posix, descriptors, pipes
 from moorings.transport.base import OutboxFull
 from moorings.transport.child import spawn
 from tests.faults import procs
@@ -576,7 +576,7 @@ async def test_spawn_is_one_step_that_knows_its_process() -> None:
     ended: asyncio.Future[int] = asyncio.get_running_loop().create_future()
     child.watch(asyncio.get_running_loop(), ended.set_result)
     for fd in (child.stdin_fd, child.stdout_fd, child.stderr_fd):
-        os.close(fd)
+        descriptors.close(fd)
     assert await asyncio.wait_for(ended, 5) == 0
     assert procs.state(child.pid) == "Z"
     assert child.reap() == 0

@@ -10,7 +10,7 @@ Sources: MCP ``server/{tools,resources,prompts}``, ``server/utilities/{completio
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from operator import attrgetter
 from typing import Any, Literal, TypeVar
 
@@ -20,6 +20,7 @@ from msgspec import Raw, UnsetType
 from .._checks import LONGEST
 from .._log import Told, log
 from ..errors import AmbiguousDelivery, CallError, CallTimeout, Refused
+from ..wire.again import KeptPage
 from ..wire.eras import EXTENSIONS, META_LOG_LEVEL, METHOD_NOT_FOUND, Era, result_type_legal
 from ..wire.frontmatter import yaml_module
 from ..wire.headers import InvalidHeaders, ParamHeaders, param_rules
@@ -106,13 +107,15 @@ def _param_rules(tools: dict[str, Any], problems: list[str]) -> dict[str, ParamH
 class Methods:
     """Typed requests over one session. Made with it; holds nothing but what it told of odd answers."""
 
-    __slots__ = ("_max_pages", "_max_rounds", "_session", "_told")
+    __slots__ = ("_max_pages", "_max_rounds", "_session", "_told", "_tool_pages")
 
     def __init__(self, session: Session, *, max_pages: int, max_rounds: int) -> None:
         self._session = session
         self._max_pages = max_pages
         self._max_rounds = max_rounds
         self._told = Told()
+        self._tool_pages: list[KeptPage] = []
+        """What was listed last, page by page: listed anew, it is mostly the same."""
 
     # Tools, resources, prompts
 
@@ -188,10 +191,10 @@ class Methods:
         cursors: set[str] = set()
         cursor: str | None = None
         ttl = float("inf")
-        for _ in range(self._max_pages):
+        for number in range(self._max_pages):
             params = {} if cursor is None else {"cursor": cursor}
             try:
-                page = await self._ask(method, params, type_, clock)
+                page = await self._ask(method, params, type_, clock, read=self._reader(kind, number))
             except Refused as error:
                 # The capability speaks for resources and templates together; many servers know the first only.
                 if kind == "resource_templates" and error.rpc_code == METHOD_NOT_FOUND:
@@ -232,6 +235,14 @@ class Methods:
         if kind == "tools" and self._session.repeats_params:
             self._session.param_rules = _param_rules(items, problems)
         return Listed(items, problems, 0.0 if ttl == float("inf") else ttl)
+
+    def _reader(self, kind: str, number: int) -> Callable[[Raw], ListToolsResult] | None:
+        """What reads this page of a list by what it was the last time, where that pays."""
+        if kind != "tools":
+            return None
+        if number == len(self._tool_pages):
+            self._tool_pages.append(KeptPage())
+        return self._tool_pages[number].read
 
     # Skills: no file of one is read before somebody asks for it
 
@@ -314,6 +325,7 @@ class Methods:
         on_progress: OnProgress | None = None,
         progress: bool = False,
         answer: Raw | None = None,
+        read: Callable[[Raw], Any] | None = None,
     ) -> R:
         session = self._session
         body = params
@@ -326,7 +338,7 @@ class Methods:
                     method, body, clock, label=label, on_progress=on_progress, progress=progress
                 )
             try:
-                result = decode_result(raw, type_)
+                result = decode_result(raw, type_) if read is None else read(raw)
                 if session.era is not Era.MODERN or result.result_type == "complete":
                     self._report(label or method, result)
                     return result
