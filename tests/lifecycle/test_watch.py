@@ -512,6 +512,8 @@ async def test_it_knows_no_secrets(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
     monkeypatch.chdir(tmp_path)
     with (tmp_path / "held").open("w") as held:
         os.set_inheritable(held.fileno(), True)
+        command = watch_module._command()
+        assert command is not None and str(PROGRAM) in command
         spec = fault_server(env={"TOKEN": "topsecret"})
         async with AsyncHost({"a": spec}, state_dir=False) as host:
             await host.wait_ready(10)
@@ -519,7 +521,7 @@ async def test_it_knows_no_secrets(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
             await until_async(lambda: ignores_signals(pid))
             assert environment_of(pid) == b""
             assert command_of(pid).split(b"\0") == [
-                *(part.encode() for part in (sys.executable, "-I", "-S", str(PROGRAM), owner_mark())),
+                *(part.encode() for part in (*command, owner_mark())),
                 b"",
             ]
             assert os.readlink(f"/proc/{pid}/cwd") == "/"

@@ -31,12 +31,22 @@ MOST_RESTARTS = 20
 """Restarts in the life of a process: a watch that dies each time is a fault of the machine, not worth a storm."""
 
 
+_RUN = (
+    "import sys; program = sys.argv.pop(1); sys.path.insert(0, program.rpartition('/')[0]); import watch_main; "
+    "del sys.path[0]; watch_main.main()"
+)
+"""As a module, and not as a program: a program is compiled anew each time, which takes as long as all else in it."""
+
+
 def _command() -> list[str] | None:
     """How to run the watch; None where the interpreter is no plain Python (a frozen program)."""
     if not sys.executable or getattr(sys, "frozen", False):
         return None
     program = os.path.join(os.path.dirname(os.path.abspath(__file__)), "watch_main.py")
-    return [sys.executable, "-I", "-S", program] if os.path.exists(program) else None
+    if not os.path.exists(program):
+        return None
+    keep_none = ["-B"] if sys.dont_write_bytecode else []
+    return [sys.executable, "-I", "-S", *keep_none, "-c", _RUN, program]
 
 
 def _environment() -> dict[str, str]:

@@ -1,10 +1,11 @@
 """The death watch: a small program that ends the servers of a host process that died without ending them itself.
 
-Run as ``python -I -S watch_main.py MARK``, in a session of its own, with the standard library alone; it imports
-nothing of Moorings. It reads lines from stdin: ``+PID START`` (a server: leader of its session, with its start time)
-and ``-PID`` (ended). When stdin ends the host is dead (a host that lives kills the watch before it closes the pipe):
-every session that was told, and every process that carries the mark, gets TERM, a bounded wait, and KILL. A host that
-lives hands over what it could not end itself by ``=MARK`` (a life of a server, instead of the whole host).
+Run as ``python -I -S watch_main.py MARK``, or imported by a Python that was started like that, in a session of its own,
+with the standard library alone; it imports nothing of Moorings. It reads lines from stdin: ``+PID START`` (a server:
+leader of its session, with its start time) and ``-PID`` (ended). When stdin ends the host is dead (a host that lives
+kills the watch before it closes the pipe): every session that was told, and every process that carries the mark, gets
+TERM, a bounded wait, and KILL. A host that lives hands over what it could not end itself by ``=MARK`` (a life of a
+server, instead of the whole host).
 
 The mark closes the gap between the spawn of a server and its line: the host gives the mark to the watch before the
 first spawn, and a marked process is found whether or not it was told.
@@ -13,10 +14,18 @@ first spawn, and a marked process is found whether or not it was told.
 from __future__ import annotations
 
 import os
-import select
-import signal
 import sys
 import time
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import signal
+else:
+    # What ``signal`` is made of, which makes enumerations of all signals first: that takes longer than all else here.
+    try:
+        import _signal as signal
+    except ImportError:
+        import signal
 
 assert sys.platform != "win32"  # there the Job Object does the same
 
@@ -27,6 +36,8 @@ KILL_WAIT = 5.0
 QUIET = 3
 """Looks in a row that must find nothing: a process may be between fork and exec in the first."""
 STEP = 0.05
+PAUSE = 0.01
+"""Seconds after each reading: the lines of servers that start together are read together."""
 PROC = "/proc"
 
 
@@ -148,10 +159,10 @@ def main() -> None:
     only: list[bytes] = []
     pending = b""
     while True:
-        select.select([0], [], [])
         data = os.read(0, 65536)
         if not data:
             break
+        time.sleep(PAUSE)
         *lines, pending = (pending + data).split(b"\n")
         for line in lines:
             pid, _, start = line[1:].partition(b" ")
