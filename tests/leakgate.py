@@ -35,7 +35,18 @@ import pytest
 
 from tests import procs
 
-KINDS = ("task", "thread", "child", "descriptor", "noted", "tempfile", "unraisable", "log", "stderr")
+KINDS = (
+    "task",
+    "thread",
+    "child",
+    "descriptor",
+    "noted",
+    "handled",
+    "tempfile",
+    "unraisable",
+    "log",
+    "stderr",
+)
 
 # What asyncio and the interpreter print when something was dropped instead of ended. A plain traceback is not here:
 # the servers of fault tests may die as loudly as they like.
@@ -214,6 +225,7 @@ class Snapshot:
         self.files = files_below(tempfile.gettempdir())
         self.descriptors = descriptors()
         self.noted = noted()
+        self.handled = repr(sys.exc_info()[1])
 
     def leaks(self) -> Iterator[tuple[str, str]]:
         """What is there now and was not then, as (kind, description)."""
@@ -245,6 +257,10 @@ class Snapshot:
                 yield "descriptor", f"{number} -> {target}"
         for each in noted() - self.noted:
             yield "noted", each
+        # An interpreter that was interrupted where it never is may go on handling an error for ever, which then is the
+        # context of all others.
+        if (handled := repr(sys.exc_info()[1])) != self.handled:
+            yield "handled", handled
 
 
 def end(pid: int) -> None:

@@ -28,7 +28,10 @@ def struck_at(moment: int, work: Callable[[], object]) -> bool:
     def trace(frame: FrameType, event: str, _: Any) -> Any:
         nonlocal left
         frame.f_trace_opcodes = True
-        if event == "opcode":
+        if event == "exception":
+            # It looks after a call that returned, and not after one that raised.
+            before.pop(frame, None)
+        elif event == "opcode":
             last = before.get(frame)
             before[frame] = frame.f_code.co_code[frame.f_lasti]
             if last in CHECKED:

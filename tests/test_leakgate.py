@@ -67,6 +67,37 @@ LEAKS = [
         "noted: transport.descriptors ",
     ),
     Case(
+        "error_that_is_handled_for_ever",
+        """
+        def test_it():
+            def work():
+                try:
+                    os.close(-1)
+                except OSError:
+                    pass
+
+            def trace(frame, event, _):
+                frame.f_trace_opcodes = True
+                # Where the handler begins: nothing can strike there but a tracer.
+                if event == "opcode" and frame.f_code is work.__code__ and seen:
+                    sys.settrace(None)
+                    raise KeyboardInterrupt
+                if event == "exception":
+                    seen.append(1)
+                return trace
+
+            seen = []
+            sys.settrace(trace)
+            try:
+                work()
+            except KeyboardInterrupt:
+                pass
+            finally:
+                sys.settrace(None)
+        """,
+        "handled: OSError(",
+    ),
+    Case(
         "thread",
         """
         def test_it():
