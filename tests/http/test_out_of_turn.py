@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from moorings import AmbiguousDelivery, AsyncHost, CallTimeout, NotSent, Refused
+from moorings import AmbiguousDelivery, AsyncHost, CallTimeout, NeedsLogin, NotSent, Refused
 from tests.faults.http_server import Finish, HttpFaults
 from tests.http.kit import SLACK, host_for, mute, within
 
@@ -96,6 +96,51 @@ async def test_f6_headers_that_fail_while_a_stream_is_resumed_do_not_unsend_its_
     async with telling({"tools/call": cut, "GET": get}, spec={"headers": headers}) as (host, server):
         with pytest.raises(AmbiguousDelivery, match="headers") as caught:
             await host.call("s__effect")
+        assert caught.value.sent
+        assert server.effects["call"] == 1
+
+
+@pytest.mark.parametrize("when", ["it is resumed", "before it is resumed"])
+async def test_f6_a_login_that_is_wanted_while_a_stream_is_resumed_does_not_unsend_its_call(
+    when: str,
+) -> None:
+    """F6.1: the call was carried out; that its stream is not resumed for want of a login says nothing of it."""
+    ran, refused = asyncio.Event(), asyncio.Event()
+
+    async def cut(server: HttpFaults, exchange: Any) -> None:
+        if exchange.seen.params["name"] == "read":
+            exchange.body(401, b"", None, WWW_Authenticate="Bearer")
+            raise Finish
+        server.effects["call"] += 1
+        exchange.start_sse()
+        exchange.write(b"id: 1\nretry: 0\ndata:\n\n")
+        ran.set()
+        if when == "before it is resumed":
+            # Another call finds out meanwhile that a login is wanted.
+            await refused.wait()
+        raise Finish
+
+    async def get(server: HttpFaults, exchange: Any) -> None:
+        if exchange.seen.path.startswith("/.well-known/oauth-protected-resource"):
+            # It names an authorization server, which is none: that is for a person to mend.
+            about = {"resource": server.url, "authorization_servers": [server.url.removesuffix("/mcp")]}
+            exchange.body(200, json.dumps(about).encode())
+        elif exchange.seen.path.startswith("/.well-known/"):
+            exchange.body(404, b"", None)
+        else:
+            resumes = "last-event-id" in exchange.seen.headers
+            exchange.body(401 if resumes else 405, b"", None, WWW_Authenticate="Bearer")
+
+    async with telling({"tools/call": cut, "GET": get}) as (host, server):
+        calling = asyncio.ensure_future(host.call("s__effect"))
+        await ran.wait()
+        if when == "before it is resumed":
+            with pytest.raises(NeedsLogin) as turned_away:
+                await host.call("s__read")
+            assert not turned_away.value.sent
+            refused.set()
+        with pytest.raises(AmbiguousDelivery) as caught:
+            await calling
         assert caught.value.sent
         assert server.effects["call"] == 1
 

@@ -96,7 +96,7 @@ async def test_f2_4_the_callers_wait_is_free_while_the_close_goes_on(way: str) -
         host = AsyncHost({"a": spec(server.url, way, bounds=SLOW)}, state_dir=False)
         await host.start()
         await host.wait_ready(10)
-        with took(0.0, 0.5), contextlib.suppress(TimeoutError):
+        with took(0.0, 0.9), contextlib.suppress(TimeoutError):
             await asyncio.wait_for(host.close(1.0), 0.2)
         with took(0.0, 1.5):
             report = await host.close()

@@ -182,7 +182,7 @@ async def test_f3_9_a_full_pipe_costs_one_call(tmp_path: Path) -> None:
         await host.call("deaf__stop_reading")
         large = asyncio.create_task(host.call("deaf__echo", {"text": "x" * 5_000_000}, timeout=0.5))
         for n in range(20):
-            with took(0.0, 0.4):
+            with took(0.0, 1.0):
                 assert (await host.call("other__echo", {"text": str(n)})).text == str(n)
         began = time.monotonic()
         with pytest.raises(CallTimeout) as ended:

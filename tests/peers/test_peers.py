@@ -53,7 +53,7 @@ async def test_p5_a_timeout_around_the_close(tmp_path: Path) -> None:
     host = AsyncHost({"s": stubborn(log)}, state_dir=False)  # type: ignore[dict-item]
     await host.start()
     await host.wait_ready(10)
-    with took(0.2, 0.6), pytest.raises(TimeoutError):
+    with took(0.2, 1.2), pytest.raises(TimeoutError):
         async with asyncio.timeout(0.2):
             await host.close()
     assert await gone(log.pids(), 3)
@@ -165,7 +165,7 @@ async def test_p15_calls_do_not_queue_behind_each_other(tmp_path: Path) -> None:
     log = FaultLog(tmp_path / "journal")
     async with AsyncHost({"s": fault_server(journal=log.path)}, state_dir=False) as host:
         await host.wait_ready(10)
-        with took(1.0, 1.5):
+        with took(1.0, 2.0):
             calls = [host.call("s__sleep", {"seconds": 1}, timeout=1.5) for _ in range(8)]
             assert [result.text for result in await asyncio.gather(*calls)] == ["slept"] * 8
     assert log.calls("sleep") == 8

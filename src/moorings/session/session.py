@@ -674,6 +674,9 @@ class Session:
         kind, reason = failure.kind, failure.reason
         error: CallError
         if failure.needs:
+            self._hooks.needs_login(failure)
+        # A login may be wanted where a stream is resumed: its request was carried out long ago.
+        if failure.needs and kind != "broken":
             error = NeedsLogin(
                 reason,
                 reason=failure.needs,
@@ -682,7 +685,6 @@ class Session:
                 elapsed=elapsed,
                 fix=failure.fix,
             )
-            self._hooks.needs_login(failure)
         elif kind == "turned-away":
             error = Refused(reason, sent=False, server=self.server, tool=pending.label, elapsed=elapsed)
         elif kind in ("unsent", "session-lost"):
