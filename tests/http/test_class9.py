@@ -365,6 +365,26 @@ async def test_f9_10_a_leg_that_breaks_is_ambiguous_and_rounds_are_bounded() -> 
             await host.call("s__question", {"rounds": 2})
 
 
+@pytest.mark.parametrize("word", ["unauthorized", "forbidden", "status:400", "away"])
+async def test_f9_10_a_leg_that_is_turned_away_does_not_unsend_the_one_before(word: str) -> None:
+    """F6.1: its first leg went out, so that nobody knows what it did; it is not begun anew by itself."""
+    away = False
+
+    async def elicit(server: str, question: Any) -> ElicitResult:
+        if away:
+            await faults.stop_listening()
+            faults.drop_connections()
+        return ElicitResult(action="accept", content={"ok": True})
+
+    async with hosted(era="modern", handlers=Handlers(elicit=elicit)) as (host, faults):
+        faults.set(on={"tools/call": ["ok", "ok" if word == "away" else word, "ok"]})
+        away = word == "away"
+        with pytest.raises(AmbiguousDelivery, match="an earlier round of it was sent") as caught:
+            await host.call("s__question", {"rounds": 1})
+        assert caught.value.sent
+        assert faults.count("tools/call") == (1 if away else 2)
+
+
 # F9.11: what cannot be understood
 
 

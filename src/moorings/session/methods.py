@@ -19,7 +19,7 @@ from msgspec import Raw, UnsetType
 
 from .._checks import LONGEST
 from .._log import Told, log
-from ..errors import AmbiguousDelivery, CallError, CallTimeout, Refused
+from ..errors import AmbiguousDelivery, CallError, CallTimeout, NotSent, Refused
 from ..wire.again import KeptPage
 from ..wire.eras import EXTENSIONS, META_LOG_LEVEL, METHOD_NOT_FOUND, Era, result_type_legal
 from ..wire.frontmatter import yaml_module
@@ -334,9 +334,19 @@ class Methods:
             if answer is not None and rounds == 0:
                 raw = answer
             else:
-                raw = await session.request(
-                    method, body, clock, label=label, on_progress=on_progress, progress=progress
-                )
+                try:
+                    raw = await session.request(
+                        method, body, clock, label=label, on_progress=on_progress, progress=progress
+                    )
+                except (NotSent, Refused) as error:
+                    # An error of JSON-RPC is the server's own word on the whole call.
+                    if (
+                        rounds == 0
+                        or error.sent
+                        or (isinstance(error, Refused) and error.rpc_code is not None)
+                    ):
+                        raise
+                    raise self._broke_off(label or method, clock, error) from error
             try:
                 result = decode_result(raw, type_) if read is None else read(raw)
                 if session.era is not Era.MODERN or result.result_type == "complete":
@@ -429,6 +439,18 @@ class Methods:
             elapsed=clock.elapsed(asyncio.get_running_loop().time()),
             allowed=clock.allowed(),
         )
+
+    def _broke_off(self, label: str, clock: CallClock, error: NotSent | Refused) -> CallError:
+        """A later round did not leave, or was turned away: what the earlier ones did nobody knows (law 4)."""
+        unsure = AmbiguousDelivery(
+            f"an earlier round of it was sent; then {error.message}",
+            server=self._session.server,
+            tool=label,
+            sent=True,
+            elapsed=clock.elapsed(asyncio.get_running_loop().time()),
+        )
+        unsure.http, unsure.fix, unsure.elsewhere = error.http, error.fix, error.elsewhere
+        return unsure
 
     def _invalid(self, label: str, clock: CallClock, why: str) -> CallError:
         return AmbiguousDelivery(
