@@ -11,7 +11,7 @@ import random
 import re
 import socket
 
-__all__ = ["free_port"]
+__all__ = ["free_port", "listens_here"]
 
 FIRST, LAST, EACH = 20_000, 31_999, 500
 """Each process of a run side by side has its own part."""
@@ -34,3 +34,29 @@ def free_port() -> int:
                 continue
         return port
     raise AssertionError(f"no port is free from {start} to {start + EACH}")
+
+
+def listens_here(port: int) -> bool:
+    """Whether a socket of this process listens on a port.
+
+    Not whether it could be bound: a port that was let go of the system may have given to another test by now.
+    """
+    ours = set()
+    for number in os.listdir("/proc/self/fd"):
+        try:
+            ours.add(os.readlink(f"/proc/self/fd/{number}"))
+        except FileNotFoundError:  # the listing's own descriptor
+            continue
+    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
+        if not os.path.exists(table):
+            continue  # a machine without IPv6
+        with open(table) as file:
+            for line in file.read().splitlines()[1:]:
+                _, local, _, state, *rest = line.split()
+                if (
+                    state == "0A"
+                    and int(local.rpartition(":")[2], 16) == port
+                    and f"socket:[{rest[5]}]" in ours
+                ):
+                    return True
+    return False

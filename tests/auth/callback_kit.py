@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import socket
 import struct
 from collections.abc import AsyncIterator
@@ -12,6 +13,7 @@ from urllib.parse import urlsplit
 
 from moorings._secret import Secret
 from moorings.auth.callback import Listeners, Seat
+from tests.ports import listens_here
 from tests.secretgate import note
 
 STATE = Secret("state-that-nobody-guesses-0123456789")
@@ -111,14 +113,14 @@ def reset(writer: asyncio.StreamWriter) -> None:
 
 
 def can_bind(port: int, address: str = "127.0.0.1") -> bool:
-    """Whether a program that starts now could have the port."""
+    """Whether a program that starts now could have the port; or has it, as another test may by now."""
     with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET) as sock:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             sock.bind((address, port))
             sock.listen()
-        except OSError:
-            return False
+        except OSError as taken:
+            return taken.errno == errno.EADDRINUSE and not listens_here(port)
     return True
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 from collections.abc import Awaitable, Callable, Coroutine
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ from urllib.parse import parse_qsl, urlsplit
 from moorings import CredentialSettings, HttpServer, LoginPrompt, LoginResult, login
 from tests.auth.host_kit import files, spec
 from tests.faults.auth_server import AuthFaults, consent
+from tests.ports import listens_here
 
 LOGGED_IN = "<h1>logged in to"
 """On the page of a login that came to its end, in small letters."""
@@ -52,15 +52,8 @@ async def browse(url: str) -> str:
 
 
 def is_free(uri: str) -> bool:
-    """Whether the port of a redirect URI can be bound."""
-    parts = urlsplit(uri)
-    with socket.socket() as sock:
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            sock.bind((parts.hostname, parts.port))
-        except OSError:
-            return False
-    return True
+    """Whether nothing of ours listens on the port of a redirect URI any more."""
+    return not listens_here(urlsplit(uri).port or 0)
 
 
 def state_of(prompt: LoginPrompt) -> str:

@@ -9,7 +9,6 @@ import asyncio
 import json
 import re
 import signal
-import socket
 import sys
 import time
 from collections.abc import AsyncIterator, Callable
@@ -30,6 +29,7 @@ from moorings import (
     LoginResult,
     login,
 )
+from tests.ports import listens_here
 from tests.real.chromium import (
     BUTTON,
     CONSENT,
@@ -37,7 +37,6 @@ from tests.real.chromium import (
     Chromium,
     Tab,
     agree,
-    has_ipv6,
     refuse,
     sign_in,
     walked,
@@ -128,12 +127,8 @@ def came_back(prompt: LoginPrompt) -> Callable[[Any], bool]:
 
 
 def assert_free(redirect_uri: str) -> None:
-    """Nobody has the port any more."""
-    for address in ("127.0.0.1", *(["::1"] if has_ipv6() else [])):
-        family = socket.AF_INET6 if ":" in address else socket.AF_INET
-        with socket.socket(family) as again:
-            again.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            again.bind((address, urlsplit(redirect_uri).port or 0))
+    """Nothing of ours has the port any more."""
+    assert not listens_here(urlsplit(redirect_uri).port or 0)
 
 
 async def asked(provider: Provider, what: str, number: int) -> None:
