@@ -6,10 +6,13 @@ the time it is used, and a connection to a port where nobody listens can even me
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import re
 import socket
+
+from tests.faults import procs
 
 __all__ = ["free_port", "listens_here"]
 
@@ -37,16 +40,16 @@ def free_port() -> int:
 
 
 def listens_here(port: int) -> bool:
-    """Whether a socket of this process listens on a port.
+    """Whether a socket of this process, or of one below it, listens on a port.
 
     Not whether it could be bound: a port that was let go of the system may have given to another test by now.
     """
     ours = set()
-    for number in os.listdir("/proc/self/fd"):
-        try:
-            ours.add(os.readlink(f"/proc/self/fd/{number}"))
-        except FileNotFoundError:  # the listing's own descriptor
-            continue
+    for pid in (os.getpid(), *procs.descendants()):
+        with contextlib.suppress(OSError):  # it has ended meanwhile
+            for number in os.listdir(f"/proc/{pid}/fd"):
+                with contextlib.suppress(OSError):  # closed meanwhile, as that of the listing itself
+                    ours.add(os.readlink(f"/proc/{pid}/fd/{number}"))
     for table in ("/proc/net/tcp", "/proc/net/tcp6"):
         if not os.path.exists(table):
             continue  # a machine without IPv6
