@@ -80,11 +80,13 @@ async def host_dropped() -> None:
     host = await started()
     pid = host.status()["a"].pid
     assert pid is not None
+    # Its owner ends last: it sees the watch off when the process is gone.
+    owners = [server.life.task for server in host._servers.values() if server.life is not None]
     del host
     gc.collect()
     assert await procs.gone(pid, 5)
-    while StdioTransport.live:
-        await asyncio.sleep(0.005)
+    _, pending = await asyncio.wait(owners, timeout=5)
+    assert not pending
 
 
 async def cannot_start() -> None:
